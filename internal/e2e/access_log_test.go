@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -47,9 +49,36 @@ type sentRequest struct {
 	request        *http.Request
 	body           string
 	status, size   int
-	start, end     time.Time
+	sent           time.Time
 	instantWritten bool
 	response       http.Header
+
+	begin, end time.Time // as the first log has them
+}
+
+// readTimes reads when the requests began and ended from a log with seconds. A line has the same times in all logs.
+func readTimes(t *testing.T, file string, sent map[string]*sentRequest) {
+	t.Helper()
+	for line := range strings.Lines(caddytest.ReadFile(t, file)) {
+		var fields struct {
+			Ts, Duration float64
+			Msg          string
+			Request      struct{ Headers http.Header }
+		}
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Fatal(err)
+		}
+		if s := sent[fields.Request.Headers.Get("X-Id")]; s != nil && fields.Msg == "handled request" {
+			s.end = time.UnixMicro(int64(math.Round(fields.Ts * 1e6)))
+			s.begin = s.end.Add(-time.Duration(fields.Duration * 1e9))
+		}
+	}
+	for id, s := range sent {
+		// The line is written a little after the response has ended.
+		if s.begin.Add(time.Millisecond).Before(s.sent) || s.end.Before(s.begin) || s.end.After(time.Now().Add(time.Millisecond)) {
+			t.Errorf("request %s ran from %v to %v, and was sent at %v", id, s.begin, s.end, s.sent)
+		}
+	}
 }
 
 // readLog reads the log files in dir. It returns the requests by their header field X-Id. Strings are cloned, because the
@@ -183,14 +212,19 @@ func TestAccessLogOfCaddy(t *testing.T) {
 		s := sendForLog(t, r, c, secure, id)
 		sent[id] = s
 	}
+	waitForLog := func(i, j int) (requests map[string]*accesslog.Request) {
+		caddytest.EventuallySees(t, fmt.Sprint("the log has all ", len(sent), " requests"), func() int {
+			requests, _ = readLog(t, accesslog.Options{Names: []string{file(i, j)}, Format: "json"})
+			return len(requests)
+		}, func(n int) bool { return n == len(sent) })
+		return requests
+	}
+	waitForLog(0, 0)
+	readTimes(t, file(0, 0), sent)
 	for i, at := range logTimeFormats {
 		for j, duration := range logDurationFormats {
 			name := fmt.Sprintf("times %s, durations %s", at.name, duration.name)
-			var requests map[string]*accesslog.Request
-			caddytest.EventuallySees(t, fmt.Sprint("the log has all ", len(sent), " requests"), func() int {
-				requests, _ = readLog(t, accesslog.Options{Names: []string{file(i, j)}, Format: "json"})
-				return len(requests)
-			}, func(n int) bool { return n == len(sent) })
+			requests := waitForLog(i, j)
 			for id, s := range sent {
 				s.compare(t, name, requests[id], at.resolution, duration.resolution)
 			}
@@ -255,7 +289,7 @@ func sendForLog(t *testing.T, r *rand.Rand, c *caddytest.Caddy, secure *http.Cli
 	request.Header.Add("X-Text", pick("", `"quoted" \ {"json":1}`, "tab\there", "\u20ac and \xff"))
 	request.Header.Add("X-Text", "another")
 	request.Header.Set("User-Agent", "test")
-	s.request, s.start = request, time.Now()
+	s.request, s.sent = request, time.Now()
 	answer, err := do(request)
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +299,7 @@ func sendForLog(t *testing.T, r *rand.Rand, c *caddytest.Caddy, secure *http.Cli
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.status, s.size, s.response, s.end = answer.StatusCode, len(body), answer.Header, time.Now()
+	s.status, s.size, s.response = answer.StatusCode, len(body), answer.Header
 	return s
 }
 
@@ -319,10 +353,10 @@ func (s *sentRequest) compare(t *testing.T, name string, got *accesslog.Request,
 			t.Errorf("%s: the header field %s of the response is %q, want %q", name, field, values, s.response[field])
 		}
 	}
-	// The line is written a little after the response has ended. The logged instants are rounded.
+	// The logged times are rounded.
 	begin, end := time.UnixMicro(got.Start), time.UnixMicro(got.End)
-	rounding := timeResolution + durationResolution + time.Microsecond
-	if begin.Add(rounding).Before(s.start) || end.Before(begin) || end.After(time.Now()) || begin.After(s.end) {
-		t.Errorf("%s: the request ran from %v to %v, want within %v to %v", name, begin, end, s.start, s.end)
+	rounding := timeResolution + durationResolution + 2*time.Microsecond
+	if begin.Sub(s.begin).Abs() > rounding || end.Sub(s.end).Abs() > rounding {
+		t.Errorf("%s: the request ran from %v to %v, want %v to %v", name, begin, end, s.begin, s.end)
 	}
 }

@@ -136,7 +136,7 @@ https://localhost:`+port+` {
 		defer transport.Close()
 		connection, err := transport.DialEarly(ctx, to, &tls.Config{
 			InsecureSkipVerify: true, ServerName: "localhost", ClientSessionCache: cache, NextProtos: []string{http3.NextProtoH3},
-		}, &quic.Config{})
+		}, &quic.Config{HandshakeIdleTimeout: caddytest.Patient, MaxIdleTimeout: caddytest.Patient})
 		if err != nil {
 			return caddytest.Response{}, err
 		}

@@ -42,9 +42,9 @@ func TestExactOverThreeInstances(t *testing.T) {
 		instances = append(instances, caddytest.Start(t, config))
 	}
 	eachAlgorithm(t, func(t *testing.T, name string) {
-		statuses := caddytest.Flood(t, 900, 48, "/"+name, instances...)
-		if statuses[200] != 100 || statuses[429] != 800 {
-			t.Errorf("900 requests to three instances with a limit of 100: %v", statuses)
+		statuses := caddytest.Flood(t, 450, 48, "/"+name, instances...)
+		if statuses[200] != 100 || statuses[429] != 350 {
+			t.Errorf("450 requests to three instances with a limit of 100: %v", statuses)
 		}
 	})
 }
@@ -58,9 +58,9 @@ func TestExactInMemory(t *testing.T) {
 	}
 	c := caddytest.Start(t, caddytest.Site(config))
 	eachAlgorithm(t, func(t *testing.T, name string) {
-		statuses := caddytest.Flood(t, 1280, 64, "/"+name, c)
-		if statuses[200] != 100 || statuses[429] != 1180 {
-			t.Errorf("1280 requests over 64 connections with a limit of 100: %v", statuses)
+		statuses := caddytest.Flood(t, 640, 64, "/"+name, c)
+		if statuses[200] != 100 || statuses[429] != 540 {
+			t.Errorf("640 requests over 64 connections with a limit of 100: %v", statuses)
 		}
 	})
 }

@@ -7,8 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
 )
 
 // CommandResult is the outcome of a command.
@@ -18,8 +23,50 @@ type CommandResult struct {
 	Code     int
 }
 
-// RateLimit runs caddy rate-limit. Without --address it asks c.
+// RateLimit runs caddy rate-limit. Without --address it asks c. It runs in this process, because the start of another one costs
+// more than most commands, unless the command needs the directory of c, or does not end by itself.
 func (c *Caddy) RateLimit(t testing.TB, args ...string) CommandResult {
+	t.Helper()
+	if slices.ContainsFunc(args, needsProcess) {
+		return c.rateLimitProcess(t, args)
+	}
+	rateLimit := caddycmd.Commands()["rate-limit"]
+	sub := &cobra.Command{Use: rateLimit.Name + " " + rateLimit.Usage, Short: rateLimit.Short, Long: rateLimit.Long}
+	rateLimit.CobraFunc(sub)
+	root := &cobra.Command{Use: "caddy", SilenceUsage: true}
+	root.AddCommand(sub)
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	line := []string{"rate-limit"}
+	if !slices.Contains(args, "--address") {
+		line = append(line, "--address", c.Admin)
+	}
+	root.SetArgs(append(line, args...))
+	code := exitCode(root.Execute())
+	return CommandResult{fmt.Sprintf("%q", args), stdout.String(), stderr.String(), code}
+}
+
+// needsProcess reports whether a command with an argument runs in a process of its own.
+func needsProcess(arg string) bool {
+	return slices.Contains([]string{"--config", "-c", "--watch", "simulate", "ui"}, arg) || strings.HasPrefix(arg, "@")
+}
+
+// exitCode returns the code with which Caddy ends after a command.
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if v := reflect.Indirect(reflect.ValueOf(err)); v.Kind() == reflect.Struct { // Caddy does not export its type
+		if code := v.FieldByName("ExitCode"); code.IsValid() {
+			return int(code.Int())
+		}
+	}
+	return 1
+}
+
+// rateLimitProcess is RateLimit in a process of its own.
+func (c *Caddy) rateLimitProcess(t testing.TB, args []string) CommandResult {
 	t.Helper()
 	process := c.Command(append([]string{"rate-limit"}, args...)...)
 	var stdout, stderr bytes.Buffer

@@ -170,12 +170,8 @@ func TestAdminListsHashedKeys(t *testing.T) {
 }
 
 // A ban and an override that one instance sets are listed by another, and hold there.
-func TestAdminListsOfAnotherInstance(t *testing.T) {
-	t.Parallel()
-	caddytest.Long(t)
-	cluster := redistest.StartCluster(t)
-	cluster.KeepMasters(t)
-	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\nredis " + cluster.Addrs()[0] + " {\n cluster\n timeout 30s\n}\n")
+func testAdminListsOfAnotherInstance(t *testing.T, use string) {
+	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n" + use)
 	a, b := caddytest.Start(t, config), caddytest.Start(t, config)
 	for i := range 30 { // on all nodes
 		key := fmt.Sprint("/?key=k", i)

@@ -14,76 +14,71 @@ import (
 // TestFaults says.
 func TestCommandChanges(t *testing.T) {
 	t.Parallel()
-	run := func(t *testing.T, use string) {
-		t.Helper()
-		one := caddytest.Start(t, commandSite(use))
-		other := one
-		if use != "" {
-			other = caddytest.Start(t, commandSite(use))
-		}
-		status := func(key string) int { return other.Get(t, "/", "Key", key).StatusCode }
-		felt := func(key string, want int) {
-			t.Helper()
-			caddytest.EventuallySees(t, fmt.Sprintf("%s has status %d", key, want), func() int { return status(key) }, func(got int) bool { return got == want })
-		}
-		for range 3 {
-			one.Get(t, "/", "Key", "k")
-		}
-		felt("k", 429)
-		one.RateLimit(t, "key", "api", "k").Succeeds(t, "Zone api, key k\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
-			"token_bucket 2 1h          0  ")
-		if key := decodes[adminapi.Key](t, one.RateLimit(t, "key", "api", "k", "--json")); key.Key != "k" || key.Budgets[0].Limits[0].Remaining != 0 {
-			t.Errorf("%+v", key)
-		}
+	caddytest.EachStore(t, testCommandChanges)
+}
 
-		one.RateLimit(t, "override", "api", "k", "token_bucket", "1000", "1h").Succeeds(t, "Zone api, key k: token_bucket 1000 1h\n")
-		felt("k", 200)
-		one.RateLimit(t, "overrides").Succeeds(t, "api   config          unlimited             vip\n", "api   runtime         token_bucket 1000 1h  k\n")
-		list := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json"))
-		if len(list.Overrides) != 2 || list.Next != "" {
-			t.Errorf("%+v", list)
-		}
-		first := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json", "--limit", "1"))
-		if len(first.Overrides) != 1 || first.Next == "" {
-			t.Errorf("%+v, want one override and a cursor", first)
-		}
-		one.RateLimit(t, "overrides", "--limit", "1").Succeeds(t, "There are more in api: raise --limit.")
-		one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "Zone api, key k: token_bucket 9 1h, gcra 5 1m, until 2")
-		one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "Zone api, key k: unlimited, until ")
-		one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
-		one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
-		felt("k", 429)
-		one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: had no override\n")
-		one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: was not banned; token_bucket 2 1h has nothing left for ")
-
-		one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
-		one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: had full budgets, remaining 2 of token_bucket 2 1h\n")
-		one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
-		felt("k", 200)
-
-		one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip: banned for 1h, until ")
-		one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for ", ", until ", "\nOverride of the configuration: unlimited\n")
-		felt("vip", 429)
-		one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ", "; no request is charged to this key now: check its spelling\n")
-		one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
-		bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
-		if len(bans) != 1 || len(bans["api"].Bans) != 2 {
-			t.Errorf("%+v", bans)
-		}
-		after := decodes[adminapi.Key](t, one.RateLimit(t, "unban", "api", "vip", "--json"))
-		if after.Key != "vip" || after.Budgets[0].Ban.Banned {
-			t.Errorf("%+v", after)
-		}
-		felt("vip", 200)
-		one.RateLimit(t, "unban", "api", "fresh").Succeeds(t, "Zone api, key fresh: not banned\n")
-		one.RateLimit(t, "bans").Succeeds(t, "No key is banned.\n")
+func testCommandChanges(t *testing.T, use string) {
+	one := caddytest.Start(t, commandSite(use))
+	other := one
+	if use != "" {
+		other = caddytest.Start(t, commandSite(use))
 	}
-	caddytest.EachStore(t, run)
-	t.Run("cluster", func(t *testing.T) {
-		caddytest.Long(t)
-		t.Parallel()
-		run(t, fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n}\n", strings.Join(redistest.StartCluster(t).Addrs()[:2], " ")))
-	})
+	status := func(key string) int { return other.Get(t, "/", "Key", key).StatusCode }
+	felt := func(key string, want int) {
+		t.Helper()
+		caddytest.EventuallySees(t, fmt.Sprintf("%s has status %d", key, want), func() int { return status(key) }, func(got int) bool { return got == want })
+	}
+	for range 3 {
+		one.Get(t, "/", "Key", "k")
+	}
+	felt("k", 429)
+	one.RateLimit(t, "key", "api", "k").Succeeds(t, "Zone api, key k\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
+		"token_bucket 2 1h          0  ")
+	if key := decodes[adminapi.Key](t, one.RateLimit(t, "key", "api", "k", "--json")); key.Key != "k" || key.Budgets[0].Limits[0].Remaining != 0 {
+		t.Errorf("%+v", key)
+	}
+
+	one.RateLimit(t, "override", "api", "k", "token_bucket", "1000", "1h").Succeeds(t, "Zone api, key k: token_bucket 1000 1h\n")
+	felt("k", 200)
+	one.RateLimit(t, "overrides").Succeeds(t, "api   config          unlimited             vip\n", "api   runtime         token_bucket 1000 1h  k\n")
+	list := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json"))
+	if len(list.Overrides) != 2 || list.Next != "" {
+		t.Errorf("%+v", list)
+	}
+	first := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json", "--limit", "1"))
+	if len(first.Overrides) != 1 || first.Next == "" {
+		t.Errorf("%+v, want one override and a cursor", first)
+	}
+	one.RateLimit(t, "overrides", "--limit", "1").Succeeds(t, "There are more in api: raise --limit.")
+	one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "Zone api, key k: token_bucket 9 1h, gcra 5 1m, until 2")
+	one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "Zone api, key k: unlimited, until ")
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
+	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
+	felt("k", 429)
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: had no override\n")
+	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: was not banned; token_bucket 2 1h has nothing left for ")
+
+	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
+	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: had full budgets, remaining 2 of token_bucket 2 1h\n")
+	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
+	felt("k", 200)
+
+	one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip: banned for 1h, until ")
+	one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for ", ", until ", "\nOverride of the configuration: unlimited\n")
+	felt("vip", 429)
+	one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ", "; no request is charged to this key now: check its spelling\n")
+	one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
+	bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
+	if len(bans) != 1 || len(bans["api"].Bans) != 2 {
+		t.Errorf("%+v", bans)
+	}
+	after := decodes[adminapi.Key](t, one.RateLimit(t, "unban", "api", "vip", "--json"))
+	if after.Key != "vip" || after.Budgets[0].Ban.Banned {
+		t.Errorf("%+v", after)
+	}
+	felt("vip", 200)
+	one.RateLimit(t, "unban", "api", "fresh").Succeeds(t, "Zone api, key fresh: not banned\n")
+	one.RateLimit(t, "bans").Succeeds(t, "No key is banned.\n")
 }
 
 // With limits in memory a change is made in each instance. In a Redis it is made once, so a ban counts

@@ -167,4 +167,3 @@ func outputPattern(want string) *regexp.Regexp {
 	pattern = strings.ReplaceAll(pattern, "…", `.*?`)
 	return regexp.MustCompile(`^` + pattern + `$`)
 }
-

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
@@ -225,10 +227,6 @@ type pageConn struct {
 }
 
 func (c *curlCall) dial(host string) (*pageConn, error) {
-	dialer := net.Dialer{Timeout: caddytest.Patient}
-	if c.from != nil {
-		dialer.LocalAddr = &net.TCPAddr{IP: c.from}
-	}
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
 		name, port = host, "80"
@@ -236,12 +234,33 @@ func (c *curlCall) dial(host string) (*pageConn, error) {
 	if strings.HasSuffix(name, ".localhost") {
 		name = "localhost"
 	}
-	conn, err := dialer.Dial("tcp", net.JoinHostPort(name, port))
+	dialer := net.Dialer{Timeout: caddytest.Patient}
+	dial := dialer.Dial
+	if c.from != nil {
+		dial = c.dialFrom
+	}
+	conn, err := dial("tcp", net.JoinHostPort(name, port))
 	if err != nil {
 		return nil, err
 	}
 	_ = conn.SetDeadline(time.Now().Add(caddytest.Patient))
 	return &pageConn{conn, bufio.NewReader(conn)}, nil
+}
+
+// lastClientPort is the last port of a client with an address of its own.
+var lastClientPort atomic.Int64
+
+// dialFrom dials with an address of a client. Its port is none that the system gives to others: a server of a test
+// could not listen on that port, at all addresses, for a minute.
+func (c *curlCall) dialFrom(network, address string) (conn net.Conn, err error) {
+	dialer := net.Dialer{Timeout: caddytest.Patient}
+	for range 1000 {
+		dialer.LocalAddr = &net.TCPAddr{IP: c.from, Port: 12000 + int(lastClientPort.Add(1))%20000}
+		if conn, err = dialer.Dial(network, address); err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return conn, err
 }
 
 func (c *pageConn) close() {

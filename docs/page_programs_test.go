@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
@@ -198,4 +197,3 @@ func exitCode(err error) int {
 	}
 	return 1
 }
-

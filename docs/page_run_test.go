@@ -178,7 +178,7 @@ func (p *pageRun) block(t *testing.T, place string, b caddytest.Block) (ok bool)
 			if !isBackground {
 				p.endCaddy(t) // the page goes on with this one
 			}
-			background := p.start(foreground)
+			background := p.start(t, foreground)
 			if !isBackground {
 				p.started = background
 			}
@@ -311,17 +311,16 @@ func (p *pageRun) shell(t *testing.T, place string, script []pageCommand) (ok bo
 }
 
 // start starts a server and waits until it serves. The server ends with the test of the page.
-func (p *pageRun) start(line string) *caddytest.Background {
-	t := p.t
+func (p *pageRun) start(t *testing.T, line string) *caddytest.Background {
 	t.Helper()
 	process := exec.Command("bash", "-c", "exec "+p.withPorts(line))
 	process.Dir, process.Env = p.dir, p.env()
 	var log caddytest.Output
 	b := caddytest.StartBackground(t, process, &log)
-	t.Cleanup(func() {
+	p.t.Cleanup(func() {
 		b.Stop()
-		if text := log.String(); t.Failed() || strings.Contains(text, "DATA RACE") {
-			t.Errorf("log of %s:\n%s", line, text)
+		if text := log.String(); p.t.Failed() || strings.Contains(text, "DATA RACE") {
+			p.t.Errorf("log of %s:\n%s", line, text)
 		}
 	})
 	serves := regexp.MustCompile(`serving initial configuration|Ready to accept connections`)

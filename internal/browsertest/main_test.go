@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,7 +14,6 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/chromedp/chromedp"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -146,25 +144,4 @@ func (c *caddyProcess) get(t testing.TB, path string, fields ...string) int {
 	}
 	_ = response.Body.Close()
 	return response.StatusCode
-}
-
-// zone returns what the admin API says about a zone.
-func (c *caddyProcess) zone(t testing.TB, name string) adminapi.Zone {
-	t.Helper()
-	response, err := client.Get("http://" + c.admin + "/rate_limit/zones")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	var zones []adminapi.Zone
-	if err := json.NewDecoder(response.Body).Decode(&zones); err != nil {
-		t.Fatal(err)
-	}
-	for _, z := range zones {
-		if z.Name == name {
-			return z
-		}
-	}
-	t.Fatalf("there is no zone %s", name)
-	return adminapi.Zone{}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
@@ -138,12 +137,7 @@ func (p *page) do(actions ...chromedp.Action[chromedp.Void]) {
 // wait waits until an expression is true.
 func (p *page) wait(format string, args ...any) {
 	p.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
 	redistest.WaitFor(p.t, fmt.Sprintf(format, args...), func() bool {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("waited in vain for %s", fmt.Sprintf(format, args...))
-		}
-
 		return evaluate[bool](p, "(() => { try { return Boolean("+format+") } catch { return false } })()", args...)
 	})
 }
@@ -193,4 +187,12 @@ func (p *page) row(list, key string) string {
 	mark := fmt.Sprintf("row-%d", evaluate[int](p, "window.marks = (window.marks || 0) + 1"))
 	p.wait("(() => { for (const row of document.querySelectorAll('#%s-rows tr')) if (row.querySelector('.key').textContent === %s) { row.dataset.mark = %q; return true } })()", list, quoted, mark)
 	return fmt.Sprintf("[data-mark=%q]", mark)
+}
+
+// confirm confirms the change in the dialog, and waits until it is made.
+func (p *page) confirm() {
+	p.t.Helper()
+	p.wait("document.getElementById('change-dialog').open")
+	p.click("#change-confirm")
+	p.wait("!document.getElementById('change-dialog').open")
 }

@@ -1,3 +1,5 @@
+//go:build real
+
 package main
 
 import (
@@ -28,7 +30,9 @@ func relay(t *testing.T, page, method, path, body string) (int, string) {
 }
 
 // The admin endpoint can be a unix socket, and can have a list of origins.
-func TestAdminEndpoints(t *testing.T) {
+//
+// Simulated: TestRelayedEndpoints.
+func TestRealAdminEndpoints(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ui") // the path of a socket must be short
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -62,30 +66,10 @@ func TestAdminEndpoints(t *testing.T) {
 	}
 }
 
-// Answers of something else than an admin endpoint get to the page only within bounds.
-func TestAnswers(t *testing.T) {
-	dir := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(dir, "rate_limit"), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "rate_limit/status"), make([]byte, 8<<20+1), 0o600))
-	c := startCaddy(t, "\n{$SITE}\nredir /rate_limit/zones /config/\nroot "+dir+"\nfile_server\n")
-	page := serve(t, c.site)
-	if status, body := relay(t, page, "GET", "zones", ""); status != 502 || !strings.Contains(body, "status 302") {
-		t.Errorf("a redirect: %d %.200s", status, body)
-	}
-	if status, body := relay(t, page, "GET", "status", ""); status != 502 || !strings.Contains(body, "longer than") {
-		t.Errorf("a long answer: %d %.200s", status, body)
-	}
-	if status, body := relay(t, page, "POST", "explain", strings.Repeat("x", 64<<10+1)); status != 413 {
-		t.Errorf("a long body: %d %.200s", status, body)
-	}
-	c.kill()
-	if status, body := relay(t, page, "GET", "zones", ""); status != 502 || !strings.Contains(body, "start Caddy") {
-		t.Errorf("nobody answers: %d %.200s", status, body)
-	}
-}
-
 // A page without the right token shows only how to get one.
-func TestToken(t *testing.T) {
+//
+// Simulated: TestSmoke, TestChecks.
+func TestRealToken(t *testing.T) {
 	c := startCaddy(t, strings.ReplaceAll(strictSite, "%s", ""))
 	address := serve(t, c.admin)
 	origin, _, _ := strings.Cut(address, "#")

@@ -1,3 +1,5 @@
+//go:build real
+
 package main
 
 import (
@@ -8,37 +10,16 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// strictSite has a zone that denies the third request of a key.
-const strictSite = `
-{$SITE}
-rate_limit {
-	zone api {
-		key {header.X-Api-Key}
-		token_bucket 2 1h
-		runtime_overrides
-		ban 2h after 100000
-	}
-	%s
-}
-respond ok
-`
-
 // eachStore runs a test with budgets in memory and in Redis.
 func eachStore(t *testing.T, test func(t *testing.T, options string)) {
 	t.Run("memory", func(t *testing.T) { test(t, "") })
 	t.Run("redis", func(t *testing.T) { test(t, "redis "+redistest.Start(t).Addr) })
 }
 
-// confirm confirms the change in the dialog, and waits until it is made.
-func (p *page) confirm() {
-	p.t.Helper()
-	p.wait("document.getElementById('change-dialog').open")
-	p.click("#change-confirm")
-	p.wait("!document.getElementById('change-dialog').open")
-}
-
 // Every button has its effect on requests.
-func TestChanges(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealChanges(t *testing.T) {
 	eachStore(t, func(t *testing.T, options string) {
 		c := startCaddy(t, fmt.Sprintf(strictSite, options))
 		p := open(t, serve(t, c.admin), desktop)
@@ -119,7 +100,9 @@ func TestChanges(t *testing.T) {
 
 // Keys are any bytes that clients send. None of them is more than text, and each button changes
 // exactly its key.
-func TestHostileKeys(t *testing.T) {
+//
+// Simulated: TestSmoke, TestRelayed.
+func TestRealHostileKeys(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	p := open(t, serve(t, c.admin), desktop)
 	evaluate[bool](p, `(window.hacked = () => { window.wasHacked = true }, true)`)

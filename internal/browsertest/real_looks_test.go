@@ -1,3 +1,5 @@
+//go:build real
+
 package main
 
 import (
@@ -25,7 +27,9 @@ func chooseOption(selector, text string) chromedp.Action[chromedp.Void] {
 }
 
 // Everything works without a pointer: from the top of the page to a banned key, and back.
-func TestKeyboard(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealKeyboard(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	for range 20 {
 		c.get(t, "/", "X-Api-Key", "alice")
@@ -70,7 +74,9 @@ func TestKeyboard(t *testing.T) {
 }
 
 // On a phone nothing is wider than the screen, also with long keys.
-func TestPhone(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealPhone(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	for _, key := range []string{strings.Repeat("W", 5000), strings.Repeat("<", 200), "short"} {
 		for range 20 {
@@ -99,7 +105,9 @@ func TestPhone(t *testing.T) {
 }
 
 // Texts have enough contrast in both schemes, and the schemes differ.
-func TestSchemes(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealSchemes(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	traffic(t, c, "X-Api-Key", "alice")
 	address := serve(t, c.admin)
@@ -118,20 +126,3 @@ func TestSchemes(t *testing.T) {
 		t.Errorf("the schemes have the grounds %v", grounds)
 	}
 }
-
-// contrastScript lists the elements whose text has a contrast of less than 4.5 to what is behind it.
-const contrastScript = `(() => {
-	const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-	const rgba = (color) => { context.clearRect(0, 0, 1, 1); context.fillStyle = color; context.fillRect(0, 0, 1, 1); return [...context.getImageData(0, 0, 1, 1).data] };
-	const luminance = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-	const behind = (e) => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor); if (c[3] > 200) return c } return [255, 255, 255, 255] };
-	const seen = [];
-	for (const e of document.querySelectorAll('body *')) {
-		if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) || e.closest('[hidden], script, dialog, datalist, option') || !e.checkVisibility()) continue;
-		const style = getComputedStyle(e);
-		const text = luminance(rgba(e.closest('svg') ? style.fill : style.color)), ground = luminance(behind(e));
-		const contrast = (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
-		if (contrast < 4.5) seen.push(e.tagName + '.' + e.getAttribute('class') + ' ' + e.textContent.slice(0, 30) + ' ' + contrast.toFixed(2));
-	}
-	return seen;
-})()`

@@ -1,3 +1,5 @@
+//go:build real
+
 package main
 
 import (
@@ -52,7 +54,9 @@ func (c *caddyProcess) change(t *testing.T, method, path string) {
 }
 
 // The bans and overrides of all zones are on top, with the buttons that end them.
-func TestBansAndOverridesOfAllZones(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealBansAndOverridesOfAllZones(t *testing.T) {
 	eachStore(t, func(t *testing.T, options string) {
 		c := startCaddy(t, fmt.Sprintf(supportSite, options))
 		p := open(t, serve(t, c.admin), desktop)
@@ -98,7 +102,9 @@ func TestBansAndOverridesOfAllZones(t *testing.T) {
 }
 
 // A card shows plans, and placeholders as a Caddyfile writes them. The details count apart what another zone denied.
-func TestCardOfZone(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealCardOfZone(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(supportSite, ""))
 	for range 5 {
 		c.get(t, "/", "X-Api-Key", "alice")
@@ -113,7 +119,9 @@ func TestCardOfZone(t *testing.T) {
 }
 
 // Caddy keeps the last minutes, so a chart shows what was before somebody opened the page.
-func TestChartsAreFull(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealChartsAreFull(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(supportSite, ""))
 	for range 40 {
 		c.get(t, "/", "X-Api-Key", "alice")
@@ -135,7 +143,9 @@ func TestChartsAreFull(t *testing.T) {
 }
 
 // An explanation says when it is old, and offers what support does next.
-func TestExplanationOffersChanges(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealExplanationOffersChanges(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(supportSite, ""))
 	p := open(t, serve(t, c.admin), desktop)
 	for range 3 {

@@ -1,11 +1,15 @@
+//go:build real
+
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -41,7 +45,10 @@ func traffic(t *testing.T, c *caddyProcess, fields ...string) (stop func()) {
 // rates returns the rates of a card.
 const cardRate = `Number(document.querySelector('[data-zone=%s] .numbers .%s dd').textContent)`
 
-func TestTraffic(t *testing.T) {
+// The page shows what happens now.
+//
+// Simulated: TestSmoke.
+func TestRealTraffic(t *testing.T) {
 	c := startCaddy(t, strings.Replace(fmt.Sprintf(strictSite, ""), "token_bucket 2 1h", "token_bucket 20 1s", 1))
 	p := open(t, serve(t, c.admin), desktop)
 	stop := traffic(t, c, "X-Api-Key", "customer-7")
@@ -65,7 +72,9 @@ func TestTraffic(t *testing.T) {
 }
 
 // The page stays live if somebody sets the clock of its machine back.
-func TestClockStepsBack(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealClockStepsBack(t *testing.T) {
 	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	p := open(t, serve(t, c.admin), desktop)
 	traffic(t, c, "X-Api-Key", "customer-7")
@@ -82,7 +91,9 @@ func TestClockStepsBack(t *testing.T) {
 }
 
 // The page adds up the instances, shows how they differ, and goes on when one of them ends.
-func TestSeveralInstances(t *testing.T) {
+//
+// Simulated: TestSmoke, TestRelayed.
+func TestRealSeveralInstances(t *testing.T) {
 	a := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	b := startCaddy(t, strings.Replace(fmt.Sprintf(strictSite, ""), "token_bucket 2 1h", "token_bucket 4 1h", 1))
 	p := open(t, serve(t, a.admin, b.admin), desktop)
@@ -125,7 +136,9 @@ func TestSeveralInstances(t *testing.T) {
 }
 
 // With one Redis a change is made once, and holds for all.
-func TestSharedRedis(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealSharedRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	config := fmt.Sprintf(strictSite, "redis "+redis.Addr)
 	a, b := startCaddy(t, config), startCaddy(t, config)
@@ -145,4 +158,25 @@ func TestSharedRedis(t *testing.T) {
 	})
 	// The page can't read the bans now, so it doesn't say that there are none.
 	p.wait("/fail/.test(document.querySelector('#bans-empty.failure').textContent)")
+}
+
+// zone returns what the admin API says about a zone.
+func (c *caddyProcess) zone(t testing.TB, name string) adminapi.Zone {
+	t.Helper()
+	response, err := client.Get("http://" + c.admin + "/rate_limit/zones")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var zones []adminapi.Zone
+	if err := json.NewDecoder(response.Body).Decode(&zones); err != nil {
+		t.Fatal(err)
+	}
+	for _, z := range zones {
+		if z.Name == name {
+			return z
+		}
+	}
+	t.Fatalf("there is no zone %s", name)
+	return adminapi.Zone{}
 }

@@ -1,3 +1,5 @@
+//go:build real
+
 package main
 
 import (
@@ -9,7 +11,9 @@ import (
 )
 
 // The box explains requests by their description, and by a denial ID.
-func TestExplain(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealExplain(t *testing.T) {
 	eachStore(t, func(t *testing.T, options string) {
 		c := startCaddy(t, fmt.Sprintf(strictSite, "problem_json\n"+options))
 		p := open(t, serve(t, c.admin), desktop)

@@ -1,9 +1,9 @@
+//go:build real
+
 package main
 
 import (
 	"bytes"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -11,7 +11,6 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
 )
@@ -21,34 +20,10 @@ var simulations = map[string]func() *report.Report{
 	"odd": reporttest.Odd, "empty": reporttest.Empty,
 }
 
-// openReport opens the page of a report.
-func openReport(t *testing.T, r *report.Report, v view) *page {
-	t.Helper()
-	var b bytes.Buffer
-	must(t, htmlreport.Write(&b, r))
-	return openPage(t, b.Bytes(), v)
-}
-
-func openPage(t *testing.T, content []byte, v view) *page {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(content)
-	}))
-	t.Cleanup(server.Close)
-	return open(t, server.URL+"/#", v)
-}
-
-// none fails for each of the texts that a script returns.
-func none(p *page, what, script string) {
-	p.t.Helper()
-	for _, problem := range evaluate[[]string](p, "%s", script) {
-		p.t.Errorf("%s: %s", what, problem)
-	}
-}
-
 // Texts have enough contrast, and all that is drawn is inside of its plot, in both schemes.
-func TestReportLooks(t *testing.T) {
+//
+// Simulated: TestSmoke, TestWellFormed.
+func TestRealReportLooks(t *testing.T) {
 	for name, report := range simulations {
 		grounds := make(map[string]bool)
 		for _, dark := range []bool{false, true} {
@@ -107,7 +82,9 @@ const wordlessScript = `(() => {
 })()`
 
 // On a phone nothing is wider than the screen, and the labels of the axes have room.
-func TestReportOnPhone(t *testing.T) {
+//
+// Simulated: TestSmoke, TestWellFormed.
+func TestRealReportOnPhone(t *testing.T) {
 	for name, report := range simulations {
 		t.Run(name, func(t *testing.T) {
 			p := openReport(t, report(), view{width: 375, height: 740, phone: true})
@@ -121,7 +98,9 @@ func TestReportOnPhone(t *testing.T) {
 }
 
 // On paper the page is light, and no plot is cut, because each is smaller than a sheet.
-func TestReportOnPaper(t *testing.T) {
+//
+// Simulated: TestSmoke, TestWellFormed.
+func TestRealReportOnPaper(t *testing.T) {
 	for name, report := range simulations {
 		t.Run(name, func(t *testing.T) {
 			p := openReport(t, report(), view{width: 703, height: 1000, dark: true})
@@ -146,7 +125,9 @@ func TestReportOnPaper(t *testing.T) {
 }
 
 // A click on a proposed limit selects its line, and nothing else.
-func TestReportSelectsProposal(t *testing.T) {
+//
+// Simulated: TestShows.
+func TestRealReportSelectsProposal(t *testing.T) {
 	report := reporttest.Shop()
 	p := openReport(t, report, desktop)
 	p.do(chromedp.Click(chromedp.CSS("#zone-2 .paste code"))) // only a mouse selects
@@ -157,7 +138,9 @@ func TestReportSelectsProposal(t *testing.T) {
 }
 
 // The data of all plots can be read without a pointer.
-func TestReportKeyboard(t *testing.T) {
+//
+// Simulated: TestWellFormed.
+func TestRealReportKeyboard(t *testing.T) {
 	p := openReport(t, reporttest.Shop(), desktop)
 	opened := func() int { return evaluate[int](p, "document.querySelectorAll('figure details[open]').length") }
 	for range 100 {

@@ -1,3 +1,5 @@
+//go:build real
+
 package main
 
 import (
@@ -12,7 +14,9 @@ import (
 
 // The top of the page answers whether something needs a look: first with failures, and then with zones
 // that deny many requests.
-func TestNow(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealNow(t *testing.T) {
 	redis := redistest.Start(t)
 	config := fmt.Sprintf(strictSite, "redis "+redis.Addr)
 	a, b := startCaddy(t, config), startCaddy(t, config)
@@ -39,7 +43,9 @@ func TestNow(t *testing.T) {
 }
 
 // An error of the store is a failure, although no chart counts these requests.
-func TestNowUndecided(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealNowUndecided(t *testing.T) {
 	redis := redistest.Start(t)
 	c := startCaddy(t, fmt.Sprintf(strictSite, "redis "+redis.Addr+"\n\ton_store_error allow"))
 	p := open(t, serve(t, c.admin), desktop)
@@ -53,7 +59,9 @@ func TestNowUndecided(t *testing.T) {
 }
 
 // A denial is explained by the instance that knows it. The field that was written last counts.
-func TestExplainAtAnotherInstance(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealExplainAtAnotherInstance(t *testing.T) {
 	config := fmt.Sprintf(strictSite, "problem_json")
 	a, b := startCaddy(t, config), startCaddy(t, config)
 	var problem struct{ Denial string }
@@ -84,7 +92,9 @@ func TestExplainAtAnotherInstance(t *testing.T) {
 }
 
 // A zone with two values of the key bans both, and the page shows one row.
-func TestBanOfAlternatives(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealBanOfAlternatives(t *testing.T) {
 	c := startCaddy(t, `
 {$SITE}
 rate_limit {
@@ -110,7 +120,9 @@ rate_limit {
 }
 
 // With many zones, a text finds one of them.
-func TestFindZone(t *testing.T) {
+//
+// Simulated: TestSmoke.
+func TestRealFindZone(t *testing.T) {
 	var zones strings.Builder
 	for i := range 12 {
 		fmt.Fprintf(&zones, "\tzone tenant-%d {\n\t\tkey {header.X-Api-Key}\n\t\ttoken_bucket 2 1h\n\t}\n", i)

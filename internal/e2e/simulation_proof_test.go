@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // provenSite returns a Caddyfile with these zones, whose access log has all that a simulation needs, and the
@@ -295,63 +294,5 @@ func TestSimulationEndsWhatCaddyEnded(t *testing.T) {
 				t.Errorf("zone %s denied %d of %d requests", z.Name, denials[z.Name], n)
 			}
 		}
-	})
-}
-
-// Without the instants, a simulation decides at the beginnings of the requests, which come before. Let no
-// request take longer than d from its beginning to its decision. Then Caddy denied at least as many requests of
-// each key as a simulation with a window that is shorter by d. It denied at most as many as with a window that is
-// longer by d.
-//
-// This is the proof for a sliding log with requests of cost 1. Of all sets of requests that the limit can
-// allow, it allows a largest one. Each request that it allows is no later than the one of equal rank in another
-// set. If a set fits into the limit, and each request comes earlier by at most d, the times between two
-// requests become shorter by at most d. So the set fits into the limit with the shorter window. The converse
-// holds with the longer window.
-func TestSimulationWithoutInstants(t *testing.T) {
-	t.Parallel()
-	const requests = 4000
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, provenSite(map[string]string{"log": "key {query.key}; shadow; sliding_log 20 300ms"}, use, "respond ok"))
-		sendFlood(t, c, requests)
-		s, proven := provenLog(t, c, requests)
-		served, earliest, latest := make(map[string]int), algorithms.Micros(1<<62), algorithms.Micros(0)
-		for i := range proven {
-			r := &proven[i]
-			shift := r.visit.Instant - r.visit.Start
-			earliest, latest = min(earliest, shift), max(latest, shift)
-			if r.allowed["log"] == "false" {
-				served[r.keyIn("log")]++
-			}
-			r.visit.Instant = 0
-		}
-		denials := func(window algorithms.Micros) map[string]int {
-			limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "sliding_log", Events: 20, Window: window})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range proven {
-				proven[i].visit.Handlers[0].Requests[0].Limits = []store.Limit{store.NewLimit("log", "", limit)}
-			}
-			decideProven(s, proven)
-			denied := make(map[string]int)
-			for i := range proven {
-				if proven[i].decided["log"] {
-					denied[proven[i].keyIn("log")]++
-				}
-			}
-			return denied
-		}
-		d := latest - earliest // all requests may come later by the same time
-		least, same, most := denials(300_000-d), denials(300_000), denials(300_000+d)
-		for key, n := range served {
-			if n < least[key] || n > most[key] || same[key] < least[key] || same[key] > most[key] {
-				t.Errorf("key %s: %d were denied, %d in the simulation, want both from %d to %d", key, n, same[key], least[key], most[key])
-			}
-		}
-		if len(served) != 4 {
-			t.Errorf("only %d keys have denials", len(served))
-		}
-		t.Logf("requests were decided %d to %d µs after they began; denied %v, in the simulation %v, at least %v, at most %v", earliest, latest, served, same, least, most)
 	})
 }

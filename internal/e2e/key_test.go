@@ -92,13 +92,13 @@ zone static {
 func TestHashKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := caddytest.StartProcess(t, caddytest.Site("zone api {\n key {header.X-Api-Key}\n gcra 1 1h 1\n}\nlog_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n batch 0\n}"), "RATE_LIMIT_SECRET=pepper")
+	c := caddytest.Start(t, caddytest.Site("zone api {\n key {header.X-Api-Key}\n gcra 1 1h 1\n}\nlog_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.TEST_SECRET}\n batch 0\n}"))
 	for _, status := range []int{200, 429} {
 		c.Get(t, "/", "X-Api-Key", "sesame").Want(t, status)
 	}
 	c.WaitForLog(t, "rate limit exceeded")
-	hashed := redisstore.HashedKey("pepper", "sesame")
-	if log := c.Logged(); !strings.Contains(log, hashed) || strings.Contains(log, "sesame") || strings.Contains(log, "pepper") {
+	hashed := redisstore.HashedKey(caddytest.Secret, "sesame")
+	if log := c.Logged(); !strings.Contains(log, hashed) || strings.Contains(log, "sesame") || strings.Contains(log, caddytest.Secret) {
 		t.Errorf("the log lacks %s, or has the key or the secret", hashed)
 	}
 	for line := range strings.Lines(c.Logged()) { // keys can be made of them
@@ -115,8 +115,8 @@ func TestHashKeys(t *testing.T) {
 func TestHashKeysHidesAddresses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := caddytest.StartProcess(t, strings.Replace(addressed("key {client_ip}\ngcra 1 1h\nipv6_prefix 64", "log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n}"),
-		"servers {", "events {\n on rate_limit_exceeded test_record\n }\n servers {", 1), "RATE_LIMIT_SECRET=pepper")
+	c := caddytest.Start(t, strings.Replace(addressed("key {client_ip}\ngcra 1 1h\nipv6_prefix 64", "log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.TEST_SECRET}\n}"),
+		"servers {", "events {\n on rate_limit_exceeded test_record\n }\n servers {", 1))
 	for _, status := range []int{200, 429} {
 		c.Get(t, "/", "X-Forwarded-For", "203.0.113.99").Want(t, status)
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net"
@@ -24,31 +25,27 @@ import (
 // otlpCollector receives the spans that Caddy's handler tracing exports.
 type otlpCollector struct {
 	collectorpb.UnimplementedTraceServiceServer
-	environment []string // of a Caddy that exports to the collector
 
 	mu       sync.Mutex
 	spans    []*tracepb.Span
-	requests byte // how many trace IDs are in use
+	requests uint16 // how many trace IDs are in use
 }
 
 // clientSpan is the ID of the spans of the clients, of which those of the requests are children.
 var clientSpan = []byte("a client")
 
-func startCollector(t *testing.T) *otlpCollector {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// collector returns the collector of all tests. It runs until they end.
+var collector = sync.OnceValue(func() *otlpCollector {
+	listener, err := net.Listen("tcp", caddytest.Collector())
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	o := &otlpCollector{environment: []string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_BSP_SCHEDULE_DELAY=10",
-	}}
+	o := new(otlpCollector)
 	server := grpc.NewServer()
 	collectorpb.RegisterTraceServiceServer(server, o)
 	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
 	return o
-}
+})
 
 // Export implements [collectorpb.TraceServiceServer].
 func (o *otlpCollector) Export(_ context.Context, r *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
@@ -67,7 +64,7 @@ func (o *otlpCollector) newTrace(sampled bool) (id []byte, parent string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.requests++
-	id = append([]byte("the trace no. _"), o.requests)
+	id = binary.BigEndian.AppendUint16([]byte("the trace no. "), o.requests)
 	flags := "00"
 	if sampled {
 		flags = "01"
@@ -158,15 +155,37 @@ func traced(t *testing.T, c *caddytest.Caddy, o *otlpCollector, method, path, bo
 	return o.describe(t, id)
 }
 
+// leaving sends a request whose client leaves when it waits, and returns the description of its trace.
+func leaving(t *testing.T, c *caddytest.Caddy, o *otlpCollector, path string, waits func()) string {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	id, parent := o.newTrace(true)
+	request, err := http.NewRequestWithContext(ctx, "GET", "http://"+c.Site+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("traceparent", parent)
+	left := make(chan error, 1)
+	go func() {
+		_, err := caddytest.Client.Do(request)
+		left <- err
+	}()
+	waits()
+	leave()
+	<-left
+	return o.describe(t, id)
+}
+
 // The span of a request has the outcome of each zone, and a child for the decision.
 func TestTracing(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
-		o := startCollector(t)
+		o := collector()
 		zone := func(name, options string) string {
 			return fmt.Sprintf("zone %s {\n match path /%s\n key {header.X-Key}\n %s\n}\n", name, name, options)
 		}
-		c := caddytest.StartProcess(t, tracedSite(caddytest.Site(
+		c := caddytest.Start(t, tracedSite(caddytest.Site(
 			zone("one", "fixed_window 2 1000h")+
 				strings.Replace(zone("wide", "fixed_window 5 1000h"), "/wide", "/both", 1)+
 				strings.Replace(zone("tight", "fixed_window 1 1000h"), "/tight", "/both", 1)+
@@ -176,7 +195,7 @@ func TestTracing(t *testing.T) {
 				zone("unlimited", "fixed_window 1 1000h\n override hidden unlimited")+
 				strings.Replace(zone("body", "fixed_window 1 1000h\n max_body 10"), "{header.X-Key}", "{http.rate_limit.request.json.user}", 1)+
 				zone("slots", "concurrency 3")+
-				use)), o.environment...)
+				use)))
 		decision := "\nrate_limit.decide cached=false store=memory"
 		if use != "" {
 			decision = "\nrate_limit.decide cached=false store=redis"
@@ -234,12 +253,12 @@ func TestTracing(t *testing.T) {
 func TestTracingOfWaits(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
-		o, g := startCollector(t), startGate(t)
-		c := caddytest.StartProcess(t, tracedSite(gated(g, `zone limit {
+		o, g := collector(), startGate(t)
+		c := caddytest.Start(t, tracedSite(gated(g, `zone limit {
 			match path /limit
 			key static
-			gcra 1 300ms
-			delay 1h
+			gcra 1 1000h
+			delay 2000h
 		}
 		zone slot {
 			match path /slot /hold
@@ -247,16 +266,17 @@ func TestTracingOfWaits(t *testing.T) {
 			concurrency 1
 			delay 1h
 		}
-		`+use)), o.environment...)
+		`+use)))
 		decision := "\nrate_limit.decide cached=false store=memory"
 		if use != "" {
 			decision = "\nrate_limit.decide cached=false store=redis"
 		}
-		var delayed string
-		look := func() string { return traced(t, c, o, "GET", "/limit", "") }
-		delayed = caddytest.EventuallySees(t, "a limit delays a request", look, func(trace string) bool { return strings.Contains(trace, "outcome=delayed") })
+		traced(t, c, o, "GET", "/limit", "")
+		delayed := leaving(t, c, o, "/limit", func() {
+			caddytest.WaitForMetric(t, c, `caddy_rate_limit_waiting{for="limit",zone="limit"} 1`)
+		})
 		if want := " limit.outcome=delayed limit.remaining=0" + decision + "\nrate_limit.wait wait_for=limit"; delayed != want {
-			t.Errorf("the trace is\n%s\nwant\n%s", delayed, want)
+			t.Errorf("the trace of a client that left is\n%s\nwant\n%s", delayed, want)
 		}
 
 		held := c.Hold(t.Context(), "/hold")
@@ -264,22 +284,8 @@ func TestTracingOfWaits(t *testing.T) {
 		waits := make(chan string, 1)
 		go func() { waits <- traced(t, c, o, "GET", "/slot", "") }()
 		c.WaitForWaiters(t, 1)
-		ctx, leave := context.WithCancel(t.Context())
-		id, parent := o.newTrace(true)
-		request, err := http.NewRequestWithContext(ctx, "GET", "http://"+c.Site+"/slot", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("traceparent", parent)
-		left := make(chan error, 1)
-		go func() {
-			_, err := caddytest.Client.Do(request)
-			left <- err
-		}()
-		c.WaitForWaiters(t, 2)
-		leave()
-		<-left
-		if got, want := o.describe(t, id), decision+"\n\trate_limit.wait wait_for=slot"; got != want {
+		left := leaving(t, c, o, "/slot", func() { c.WaitForWaiters(t, 2) })
+		if got, want := left, decision+"\n\trate_limit.wait wait_for=slot"; got != want {
 			t.Errorf("the trace of a client that left is\n%s\nwant\n%s", got, want)
 		}
 		g.pass <- struct{}{}
@@ -294,9 +300,9 @@ func TestTracingOfWaits(t *testing.T) {
 func TestTracingOfOverrides(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
-		o := startCollector(t)
+		o := collector()
 		config := tracedSite(caddytest.Site("zone api {\n key {header.X-Key}\n fixed_window 5 1000h\n runtime_overrides\n}\n" + use))
-		c := caddytest.StartProcess(t, config, o.environment...)
+		c := caddytest.Start(t, config)
 		r, err := c.Do("PUT", "http://"+c.Admin+"/rate_limit/zones/api/keys/k/override", `{"unlimited": true}`)
 		if err != nil || r.StatusCode >= 300 {
 			t.Fatalf("%v: %s", err, r.Text)
@@ -319,9 +325,10 @@ func TestTracingOfStoreErrors(t *testing.T) {
 	config := func(mode string) string {
 		return tracedSite(caddytest.Site(fmt.Sprintf("zone api {\n fixed_window 5 1000h\n}\nredis %s\non_store_error %s", address, mode)))
 	}
-	o := startCollector(t)
-	c := caddytest.StartProcess(t, config("deny"), o.environment...)
+	o := collector()
+	c := caddytest.Start(t, config("deny"))
 	c.WaitForLog(t, "Redis did not pass the check at the start")
+	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 1")
 	for _, test := range []struct{ mode, want string }{
 		{"deny", " api.outcome=error\nrate_limit.decide cached=false store=redis (exception) failed: open"},
 		{"allow", " api.outcome=error\nrate_limit.decide cached=false store=redis (exception) failed: open"},

@@ -1,3 +1,5 @@
+//go:build real
+
 package e2e
 
 import (

@@ -1,3 +1,5 @@
+//go:build real
+
 package e2e
 
 import (
@@ -22,8 +24,8 @@ import (
 )
 
 var (
-	soakFor  = flag.Duration("soak", 5*time.Second, "how long TestSoak lets things go wrong, at least once each")
-	soakSeed = flag.Uint64("soak-seed", 0, "which faults TestSoak draws (default: others each time)")
+	soakFor  = flag.Duration("soak", 5*time.Second, "how long TestRealSoak lets things go wrong, at least once each")
+	soakSeed = flag.Uint64("soak-seed", 0, "which faults TestRealSoak draws (default: others each time)")
 )
 
 // soakLoad has the requests of the clients, and their results.
@@ -222,14 +224,16 @@ func footprintOf(t *testing.T, c *caddytest.Caddy) (f footprint) {
 // Three Caddys on one Redis have zones with all options. Over-admission is zero, nothing leaks and
 // nothing panics, with any fault of Redis, of the way to it, and of the Caddys. make soak lets it
 // go on for minutes.
-func TestSoak(t *testing.T) {
-	caddytest.Long(t)
+//
+// Simulated: TestFaults.
+func TestRealSoak(t *testing.T) {
 	soak(t, startSoakRedis(t))
 }
 
 // The same holds in a cluster. A node that is killed forgets where its audit is, so none is.
-func TestSoakCluster(t *testing.T) {
-	caddytest.Long(t)
+//
+// Simulated: TestFaults.
+func TestRealSoakCluster(t *testing.T) {
 	soak(t, startSoakCluster(t))
 }
 

@@ -19,7 +19,7 @@ zone quiet {
 	gcra 1 1h
 }`)
 	config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tmetrics", 1)
-	c := caddytest.StartProcess(t, config)
+	c := caddytest.Start(t, config)
 	c.Get(t, "/", "Key", "secret")
 	c.Get(t, "/", "Key", "secret")
 	metrics := func() string {

@@ -39,7 +39,7 @@ func init() {
 
 // witness stands before and behind rate_limit in a test's Caddy. Before it, it counts the
 // requests that are not over; behind it, it notes what is answered to those that get there.
-// It tells of both on the path /witness.
+// It tells of both on the path /witness. On the path /witness/new it forgets all, for a new test.
 type witness struct{}
 
 // testimony has the known facts about all requests so far.
@@ -65,9 +65,12 @@ func (witness) CaddyModule() caddy.ModuleInfo {
 }
 
 func (witness) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
-	if r.URL.Path == "/witness" {
+	if strings.HasPrefix(r.URL.Path, "/witness") {
 		witnessed.Lock()
 		defer witnessed.Unlock()
+		if r.URL.Path == "/witness/new" {
+			witnessed.testimony = testimony{Seen: make(map[string]*sight)}
+		}
 		return json.NewEncoder(w).Encode(witnessed.testimony)
 	}
 	key := caddy.CtxKey("test_witness")

@@ -159,9 +159,21 @@ func TestSettleWithoutResponse(t *testing.T) {
 // is charged in the end.
 func TestSettleReserves(t *testing.T) {
 	t.Parallel()
-	c := caddytest.Start(t, strings.Replace(caddytest.Site("zone z {\n fixed_window 3 1h\n settle {\n match status 401\n }\n}"), "respond ok", "test_hold\nrespond ok", 1))
-	if statuses := caddytest.Flood(t, 10, 10, "/?hold=2s", c); statuses[200] != 3 || statuses[429] != 7 {
-		t.Errorf("at once: %v, want 3 to pass", statuses)
+	g := startGate(t)
+	c := caddytest.Start(t, gated(g, "zone z {\n fixed_window 3 1h\n settle {\n match status 401\n }\n}"))
+	var held []<-chan int
+	for range 3 {
+		held = append(held, c.Hold(t.Context(), "/hold"))
+	}
+	g.wait(t, 3)
+	for range 7 {
+		c.Get(t, "/").Want(t, 429)
+	}
+	for _, done := range held {
+		g.pass <- struct{}{}
+		if status := <-done; status != 200 {
+			t.Errorf("status %d of a request in flight", status)
+		}
 	}
 	for range 10 {
 		c.Get(t, "/").Want(t, 200)

@@ -18,7 +18,7 @@ import (
 )
 
 // simulateEndlessLog starts the command with a log of 4000 requests in its standard input, which doesn't end.
-// It returns when nearly all of the log is read.
+// It returns when nearly all of the log is read. A command that hangs is killed.
 func simulateEndlessLog(t *testing.T, process *exec.Cmd) {
 	t.Helper()
 	stdin, err := process.StdinPipe()
@@ -28,7 +28,9 @@ func simulateEndlessLog(t *testing.T, process *exec.Cmd) {
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
+	hang := time.AfterFunc(caddytest.Patient, func() { _ = process.Process.Kill() }) // a bound, which only a failure reaches
 	t.Cleanup(func() {
+		hang.Stop()
 		_ = stdin.Close()
 		_ = process.Process.Kill()
 		_ = process.Wait()
@@ -103,8 +105,6 @@ func interruptTwice(t *testing.T, isIgnored bool) *os.ProcessState {
 	if err := process.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	hang := time.AfterFunc(time.Minute, func() { _ = process.Process.Kill() })
-	defer hang.Stop()
 	_ = process.Wait()
 	return process.ProcessState
 }

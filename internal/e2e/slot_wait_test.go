@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -103,6 +102,15 @@ func TestWaitForSlotsUnderFlood(t *testing.T) {
 		if use != "" {
 			caddys = append(caddys, caddytest.Start(t, config))
 		}
+		held := []<-chan int{caddys[0].Hold(t.Context(), "/hold"), caddys[0].Hold(t.Context(), "/hold"), caddys[0].Hold(t.Context(), "/hold")}
+		g.wait(t, 3)
+		waiting := caddys[0].Hold(t.Context(), "/")
+		caddys[0].WaitForWaiters(t, 1) // so all slots are taken when the flood begins
+		for _, done := range held {
+			g.pass <- struct{}{}
+			<-done
+		}
+		<-waiting
 		statuses := caddytest.Flood(t, 200, 32, "/short", caddys...)
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -171,21 +179,21 @@ func TestWaitForSlotDuringReloadOfConcurrency(t *testing.T) {
 			g.pass <- struct{}{}
 		}
 		g.wait(t, 2)
-		time.Sleep(500 * time.Millisecond) // longer than two pauses
-		g.wait(t, 2)
 		c.WaitForWaiters(t, 2)
-		for range 4 {
+		if most := g.forgetMost(); most != 4 {
+			t.Errorf("%d requests were in flight at once, want 4", most)
+		}
+		for n := range 4 {
 			g.pass <- struct{}{}
+			g.wait(t, min(2, 3-n))
 		}
 		for _, done := range held {
 			if status := <-done; status != 200 {
 				t.Errorf("status %d", status)
 			}
 		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.most != 4 {
-			t.Errorf("%d requests were in flight at once, want 4", g.most)
+		if most := g.forgetMost(); most != 2 {
+			t.Errorf("%d requests were in flight at once, want 2", most)
 		}
 	})
 }

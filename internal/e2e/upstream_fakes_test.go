@@ -152,7 +152,7 @@ func (u *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// line reads a line of a stream, which must come soon.
+// line reads a line of a stream.
 func line(t *testing.T, stream *bufio.Reader) string {
 	t.Helper()
 	type read struct {
@@ -213,6 +213,14 @@ func (g *gate) came(n int) {
 	defer g.mu.Unlock()
 	g.inFlight += n
 	g.most = max(g.most, g.inFlight)
+}
+
+// forgetMost returns how many requests were in flight at once, and begins to count anew.
+func (g *gate) forgetMost() (most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	most, g.most = g.most, g.inFlight
+	return most
 }
 
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {

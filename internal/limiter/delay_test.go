@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -225,4 +226,65 @@ func TestShadowTakesNoPlace(t *testing.T) {
 	if n, _ := z.Delay.Places.Taken(); took || n != 0 || state.Requests[0].MaxWait != 1000 {
 		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, state.Requests[0].MaxWait)
 	}
+}
+
+// Fifty held clients that leave in any order leave the budget as if they had never come. While some stay behind others,
+// nothing is given to anybody else.
+func TestWholeQueueLeaves(t *testing.T) {
+	const hour = 3_600_000_000
+	for _, name := range []string{
+		fmt.Sprint("token_bucket 3 ", 10*hour, " 1"), fmt.Sprint("gcra 3 ", 10*hour, " 1"), fmt.Sprint("leaky_bucket 1 ", hour, " 1"),
+		fmt.Sprint("smooth 7 ", 10*hour, " 1"), fmt.Sprint("fixed_window 1 ", hour, " 0"),
+	} {
+		for seed := range seedtest.Cases(t, uint64(20)) {
+			synctest.Test(t, func(t *testing.T) { wholeQueueLeaves(t, name, rand.New(rand.NewPCG(seed, 45))) })
+		}
+	}
+}
+
+func wholeQueueLeaves(t *testing.T, limit string, random *rand.Rand) {
+	q := newQueueTest(t, inMemory(), limit, 60)
+	passing := 1
+	if strings.HasPrefix(limit, "smooth") { // where one more passes, on account of the next
+		passing = 2
+	}
+	for range passing {
+		if !q.ask(t.Context(), 1) {
+			t.Fatalf("%s: a request is denied", limit)
+		}
+	}
+	began, untouched := time.Now(), q.reset(t)
+	pass := func() { time.Sleep(time.Duration(random.IntN(1_000_000)) * time.Microsecond) } // virtual time
+	var clients sync.WaitGroup
+	var leave []func()
+	for range 50 {
+		ctx, stop := context.WithCancel(t.Context())
+		leave = append(leave, stop)
+		clients.Go(func() {
+			if q.ask(ctx, 1) {
+				t.Errorf("%s: a request that was to be held has passed", limit)
+			}
+		})
+		synctest.Wait()
+		pass()
+	}
+	deep, at := q.reset(t), time.Now()
+	for _, i := range random.Perm(25) { // from the middle
+		leave[10+i]()
+		synctest.Wait()
+		if now, want := q.reset(t), deep-time.Since(at); now != want {
+			t.Fatalf("%s: the budget is untouched after %v, want %v: 15 are held behind those who left", limit, now, want)
+		}
+		pass()
+	}
+	for _, i := range random.Perm(50) {
+		leave[i]()
+		synctest.Wait()
+		pass()
+	}
+	clients.Wait()
+	if now, want := q.reset(t), untouched-time.Since(began); now != want {
+		t.Fatalf("%s: all have left, and the budget is untouched after %v, want %v", limit, now, want)
+	}
+	wantNoPlaces(t, q.zone)
 }

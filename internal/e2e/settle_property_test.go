@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -272,168 +271,166 @@ func (d drawn) send(c *caddytest.Caddy) (status int) {
 // bounds are the least and the most that may have been charged.
 type bounds struct{ least, most int }
 
-// Requests and responses can end in any way. In the end the charge is the sum of the responses. If
-// Redis fails meanwhile, the charge is at least that sum, without the costs above the reservations.
-// It is at most the sum that all sent requests can have asked for.
-func TestSettleAddsUp(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
-	seed := cmp.Or(*settleSeed, rand.Uint64())
-	t.Logf("-settle-seed %d", seed)
-	zones := settledZones()
+// settling is a run of random requests whose charges must add up.
+type settling struct {
+	seed  uint64
+	zones []settledZone
+	fails bool // Redis fails meanwhile
+}
+
+func newSettling(t *testing.T) *settling {
+	t.Helper()
+	s := &settling{seed: cmp.Or(*settleSeed, rand.Uint64()), zones: settledZones()}
+	t.Logf("-settle-seed %d", s.seed)
+	return s
+}
+
+// config returns a site with all zones, whose budgets are in the store that use selects.
+func (s *settling) config(use, upstream string) string {
+	config, peek := "", ""
+	for _, z := range s.zones {
+		config += fmt.Sprintf("zone %s {\n match query %[1]s=*\n key static\n %[2]s\n cost {query.%[1]s}\n %[3]s\n}\n", z.name, z.limit, z.options)
+		peek += fmt.Sprintf(" {http.rate_limit.%s.remaining}", z.name)
+	}
+	config += "zone scarce {\n match query scarce=1\n key static\n fixed_window 20 1000d\n}\n" + use
+	config = strings.Replace(caddytest.Site(config), "rate_limit @limited {", "route {\n test_witness\n rate_limit @limited {", 1)
+	return strings.Replace(config, "respond ok", fmt.Sprintf("test_witness\n test_hold\n respond /ready ok\n respond /peek \"%s\"\n reverse_proxy %s\n}", strings.TrimSpace(peek), upstream), 1)
+}
+
+// ask asks the witness of a Caddy.
+func (s *settling) ask(t *testing.T, c *caddytest.Caddy, path string) (said testimony) {
+	t.Helper()
+	if r := c.Get(t, path); json.Unmarshal([]byte(r.Text), &said) != nil {
+		t.Fatalf("%d %s", r.StatusCode, r.Text)
+	}
+	return said
+}
+
+// play sends requests over several connections until all are over. It returns a function, which returns what the
+// requests so far may have been charged.
+func (s *settling) play(t *testing.T, c *caddytest.Caddy) func() []bounds {
+	t.Helper()
 	requests := min(seedtest.Cases(t, 400), 600) // more would use up the budgets
-	config := func(use, upstream string) string {
-		config, peek := "", ""
-		for _, z := range zones {
-			config += fmt.Sprintf("zone %s {\n match query %[1]s=*\n key static\n %[2]s\n cost {query.%[1]s}\n %[3]s\n}\n", z.name, z.limit, z.options)
-			peek += fmt.Sprintf(" {http.rate_limit.%s.remaining}", z.name)
-		}
-		config += "zone scarce {\n match query scarce=1\n key static\n fixed_window 20 1000d\n}\n" + use
-		config = strings.Replace(caddytest.Site(config), "rate_limit @limited {", "route {\n test_witness\n rate_limit @limited {", 1)
-		return strings.Replace(config, "respond ok", fmt.Sprintf("test_witness\n test_hold\n respond /ready ok\n respond /peek \"%s\"\n reverse_proxy %s\n}", strings.TrimSpace(peek), upstream), 1)
+	s.ask(t, c, "/witness/new")
+	var all []drawn
+	random := rand.New(rand.NewPCG(s.seed, 1))
+	for id := range requests {
+		all = append(all, draw(random, id, s.zones))
 	}
-	// play sends requests over several connections until all are over. It returns a function, which returns what the
-	// requests so far may have been charged.
-	play := func(t *testing.T, c *caddytest.Caddy, requests int, failures bool) func() []bounds {
-		t.Helper()
-		var all []drawn
-		random := rand.New(rand.NewPCG(seed, 1))
-		for id := range requests {
-			all = append(all, draw(random, id, zones))
-		}
-		var wg sync.WaitGroup
-		for i := range 12 {
-			wg.Go(func() {
-				for n := i; n < len(all); n += 12 {
-					if all[n].send(c) == http.StatusServiceUnavailable && failures {
-						time.Sleep(50 * time.Millisecond) // it may be left alone for a while
-					}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			for n := i; n < len(all); n += 12 {
+				if all[n].send(c) == http.StatusServiceUnavailable && s.fails {
+					time.Sleep(50 * time.Millisecond) // Redis may be left alone for a while
 				}
-			})
-		}
-		wg.Wait()
-		var said testimony
-		ask := func() {
-			if r := c.Get(t, "/witness"); json.Unmarshal([]byte(r.Text), &said) != nil {
-				t.Fatalf("%d %s", r.StatusCode, r.Text)
 			}
-		}
-		over := time.Now() // a request whose client has left can come to be served late
-		caddytest.Eventually(t, "no request is under way any more", func() bool {
-			seen := len(said.Seen)
-			ask()
-			if said.InFlight > 0 || len(said.Seen) != seen {
-				over = time.Now()
-			}
-			return time.Since(over) > time.Second
 		})
-		if len(said.Seen) < requests/3 && !failures {
-			t.Errorf("%d of %d requests got through", len(said.Seen), requests)
+	}
+	wg.Wait()
+	// A request whose client has left can be served late. The server accepts it before the next one.
+	c.CloseIdleConnections()
+	s.ask(t, c, "/witness")
+	c.CloseIdleConnections()
+	caddytest.EventuallySees(t, "no connection to the site is served any more", func() int {
+		r, err := c.Do("GET", "http://"+c.Admin+"/debug/pprof/goroutine?debug=2", "")
+		if err != nil {
+			t.Fatal(err)
 		}
-		t.Logf("%d requests, %d got through", requests, len(said.Seen))
-		return func() []bounds {
-			ask()
-			sums := make([]bounds, len(zones))
-			for _, d := range all {
-				for i, z := range zones {
-					reserved, asked := d.costs[z.name]
-					if !asked {
-						continue
-					}
-					s := said.Seen[strconv.Itoa(d.id)]
-					switch {
-					case s == nil && failures: // Redis may have charged, and its answer be lost
-						sums[i].most += reserved
-					case s == nil && d.leave > 0 && len(d.costs) == 1 && z.options == "":
-						sums[i].most += reserved // its client left while Redis was asked, and nothing settles
-					case s == nil: // denied, or its client left before it came
-					case failures, d.leave > 0 && !s.Written: // a client that has left by then is charged
-						worth := z.worth(s, reserved)
-						sums[i].least += min(worth, reserved)
-						sums[i].most += max(worth, reserved)
-					default:
-						worth := z.worth(s, reserved)
-						sums[i].least += worth
-						sums[i].most += worth
-					}
-				}
+		return strings.Count(r.Text, "net/http.(*conn).serve(") - 1 // without the one that serves this
+	}, func(served int) bool { return served == 0 })
+	said := s.ask(t, c, "/witness")
+	if said.InFlight > 0 {
+		t.Errorf("%d requests are in flight", said.InFlight)
+	}
+	if len(said.Seen) < requests/3 && !s.fails {
+		t.Errorf("%d of %d requests got through", len(said.Seen), requests)
+	}
+	t.Logf("%d requests, %d got through", requests, len(said.Seen))
+	return func() []bounds { return s.sums(all, s.ask(t, c, "/witness")) }
+}
+
+// sums returns what the requests may have been charged, by zone.
+func (s *settling) sums(all []drawn, said testimony) []bounds {
+	sums := make([]bounds, len(s.zones))
+	for _, d := range all {
+		for i, z := range s.zones {
+			reserved, asked := d.costs[z.name]
+			if !asked {
+				continue
 			}
-			return sums
+			seen := said.Seen[strconv.Itoa(d.id)]
+			switch {
+			case seen == nil && s.fails: // Redis may have charged, and its answer be lost
+				sums[i].most += reserved
+			case seen == nil && d.leave > 0 && len(d.costs) == 1 && z.options == "":
+				sums[i].most += reserved // its client left while Redis was asked, and nothing settles
+			case seen == nil: // denied, or its client left before it came
+			case s.fails, d.leave > 0 && !seen.Written: // a client that has left by then is charged
+				worth := z.worth(seen, reserved)
+				sums[i].least += min(worth, reserved)
+				sums[i].most += max(worth, reserved)
+			default:
+				worth := z.worth(seen, reserved)
+				sums[i].least += worth
+				sums[i].most += worth
+			}
 		}
 	}
+	return sums
+}
+
+// check checks that the charges of a Caddy become what they may be.
+func (s *settling) check(t *testing.T, c *caddytest.Caddy, sums func() []bounds) {
+	t.Helper()
 	all := url.Values{}
-	for _, z := range zones {
+	for _, z := range s.zones {
 		all.Set(z.name, "0")
 	}
-	check := func(t *testing.T, c *caddytest.Caddy, sums func() []bounds) {
-		t.Helper()
-		var left []string
-		// On a slow machine a request, or its correction, can come long after its client has left.
-		caddytest.EventuallySees(t, fmt.Sprintf("all charges are the sums (-settle-seed %d)", seed), func() (wrong []string) {
-			sums := sums()
-			r := c.Get(t, "/peek?"+all.Encode())
-			if left = strings.Fields(r.Text); r.StatusCode != 200 || len(left) != len(zones) {
-				t.Fatalf("%d %s", r.StatusCode, r.Text)
-			}
-			for i, z := range zones {
-				n, err := strconv.Atoi(left[i])
-				if z.name == "several" {
-					n = remainingOf(t, r, z.name) // the slots are nearer to exhaustion
-				}
-				charged := settledBudget - n
-				if err != nil || charged < sums[i].least || charged > sums[i].most {
-					wrong = append(wrong, fmt.Sprintf("zone %s is charged %d, %v; want %+v", z.name, charged, err, sums[i]))
-				}
-			}
-			return wrong
-		}, func(wrong []string) bool { return wrong == nil })
-		// Exactly the remaining events can be taken.
-		last := slices.IndexFunc(zones, func(z settledZone) bool { return z.name == "nothing" })
-		if n, _ := strconv.Atoi(left[last]); n == settledBudget {
-			c.Get(t, "/peek?nothing="+strconv.Itoa(settledBudget+1)).Want(t, 429)
-			takeAll(t, c, "/peek?plain=", left[slices.IndexFunc(zones, func(z settledZone) bool { return z.name == "plain" })])
+	var left []string
+	// A correction can come long after the client has left.
+	caddytest.EventuallySees(t, fmt.Sprintf("all charges are the sums (-settle-seed %d)", s.seed), func() (wrong []string) {
+		sums := sums()
+		r := c.Get(t, "/peek?"+all.Encode())
+		if left = strings.Fields(r.Text); r.StatusCode != 200 || len(left) != len(s.zones) {
+			t.Fatalf("%d %s", r.StatusCode, r.Text)
 		}
+		for i, z := range s.zones {
+			n, err := strconv.Atoi(left[i])
+			if z.name == "several" {
+				n = remainingOf(t, r, z.name) // the slots are nearer to exhaustion
+			}
+			charged := settledBudget - n
+			if err != nil || charged < sums[i].least || charged > sums[i].most {
+				wrong = append(wrong, fmt.Sprintf("zone %s is charged %d, %v; want %+v", z.name, charged, err, sums[i]))
+			}
+		}
+		return wrong
+	}, func(wrong []string) bool { return wrong == nil })
+	// Exactly the remaining events can be taken.
+	last := slices.IndexFunc(s.zones, func(z settledZone) bool { return z.name == "nothing" })
+	if n, _ := strconv.Atoi(left[last]); n == settledBudget {
+		c.Get(t, "/peek?nothing="+strconv.Itoa(settledBudget+1)).Want(t, 429)
+		takeAll(t, c, "/peek?plain=", left[slices.IndexFunc(s.zones, func(z settledZone) bool { return z.name == "plain" })])
 	}
+}
+
+// Requests and responses can end in any way. In the end the charge is the sum of the responses.
+func TestSettleAddsUp(t *testing.T) {
+	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
-		c := caddytest.StartProcess(t, config("", faulty(t)))
-		check(t, c, play(t, c, requests, false))
+		t.Parallel()
+		s := newSettling(t)
+		c := caddytest.Start(t, s.config("", faulty(t)))
+		s.check(t, c, s.play(t, c))
 	})
 	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		s := newSettling(t)
 		link := caddytest.StartLink(t, redistest.Start(t).Addr)
-		c := caddytest.StartProcess(t, config("redis "+link.Addr+" {\n timeout 30s\n}\n", faulty(t)))
+		c := caddytest.Start(t, s.config("redis "+link.Addr+" {\n timeout 30s\n}\n", faulty(t)))
 		link.Set(relay.Fault{}, relay.Fault{Delay: 5 * time.Millisecond, Jitter: 5 * time.Millisecond}) // clients leave also while it is asked
-		check(t, c, play(t, c, requests, false))
-	})
-	t.Run("redis that fails", func(t *testing.T) {
-		server := redistest.Start(t)
-		link := caddytest.StartLink(t, server.Addr)
-		upstream := faulty(t)
-		site := func(timeout string) string {
-			return config("redis "+link.Addr+" {\n timeout "+timeout+"\n}\non_store_error deny", upstream)
-		}
-		c := caddytest.StartProcess(t, site("300ms"))
-		var end atomic.Bool
-		var cuts sync.WaitGroup
-		cuts.Go(func() {
-			random := rand.New(rand.NewPCG(seed, 2))
-			for !end.Load() {
-				time.Sleep(time.Duration(20+random.IntN(80)) * time.Millisecond) // Redis works for a while
-				var faults [2]relay.Fault
-				faults[random.IntN(2)] = relay.Fault{Delay: time.Duration(random.IntN(10)) * time.Millisecond, Reset: true}
-				link.Set(faults[0], faults[1])
-				time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond) // it fails for a while
-				link.Set(relay.Fault{}, relay.Fault{})
-			}
-		})
-		sums := play(t, c, requests, true)
-		end.Store(true)
-		cuts.Wait()
-		caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 0")
-		if len(caddytest.Metrics(t, c, "caddy_rate_limit_store_errors_total")) == 0 {
-			t.Error("nothing failed")
-		}
-		c.Reload(t, site("30s")) // a slow machine fails no check
-		check(t, c, sums)
+		s.check(t, c, s.play(t, c))
 	})
 }
 

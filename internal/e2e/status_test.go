@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,33 +77,4 @@ func TestStatusOfRedis(t *testing.T) {
 	if v := wait("up", began); v.FailingNodes != 0 || v.Error != "" {
 		t.Errorf("up again: %+v", v)
 	}
-}
-
-// A cluster is partly down while some of its nodes fail, and down while all do.
-func TestStatusOfCluster(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
-	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
-	cluster.KeepMasters(t)
-	c := caddytest.StartProcess(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
-		strings.Join(cluster.Addrs(), " "))))
-	wait := func(state string, failing int) {
-		t.Helper()
-		v := caddytest.EventuallySees(t, "the cluster is "+state, func() adminapi.Redis {
-			for key := range 32 {
-				c.Get(t, fmt.Sprint("/?key=", key))
-			}
-			return c.Status(t).Redis[0]
-		}, func(v adminapi.Redis) bool { return v.State == state && v.FailingNodes == failing })
-		if (v.Error == "") != (failing == 0) {
-			t.Errorf("%s with the failure %q", state, v.Error)
-		}
-	}
-	wait("up", 0)
-	masters := slices.Clone(cluster.Nodes[:3])
-	masters[0].Kill(t)
-	wait("partly_down", 1)
-	masters[1].Kill(t)
-	masters[2].Kill(t)
-	wait("down", 3)
 }

@@ -251,6 +251,7 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 // A body that is late over HTTP/2 and HTTP/3 gets an answer, and the connection goes on.
 func TestLateBodyOverOtherProtocols(t *testing.T) {
 	t.Parallel()
+	// The bodies are never complete, so it doesn't matter when the timeout ends.
 	const rateLimit = "rate_limit {\nzone z {\nmatch path /login\nkey {http.rate_limit.request.json.a}\nbody_timeout 50ms\nfixed_window 10 1h\n}\n}\nrespond ok\n"
 	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n\tlocal_certs\n\tskip_install_trust\n\tauto_https disable_redirects\n\tservers {\n\t\tprotocols h1 h2 h2c h3\n\t}\n}\n"+
 		"{$SITE} {\n"+rateLimit+"}\n{$TLS} {\n"+rateLimit+"}\n")

@@ -97,7 +97,7 @@ func hangingRedis(t *testing.T, mode string, at, lasts time.Duration) {
 	passed, waited := 0, 0
 	var all sync.WaitGroup
 	all.Go(func() {
-		time.Sleep(at)
+		time.Sleep(at) // virtual time
 		freeze(w.nodes[0], lasts)
 	})
 	send := func(n int, pause time.Duration) {
@@ -116,7 +116,7 @@ func hangingRedis(t *testing.T, mode string, at, lasts time.Duration) {
 					waited++
 				}
 			})
-			time.Sleep(pause)
+			time.Sleep(pause) // virtual time
 		}
 	}
 	send(60, 5*time.Millisecond) // virtual time
@@ -147,14 +147,14 @@ func TestSlotsWhileRedisFails(t *testing.T) {
 	} {
 		for _, at := range outages {
 			inBubble(t, 0, func(t *testing.T) {
-				w := newOutageWorld("local", redisstore.Options{Timeout: 1100 * time.Millisecond}, // longer than a request may wait to be sent
+				w := newOutageWorld("local", redisstore.Options{Timeout: 1100 * time.Millisecond}, // virtual time, longer than a request may wait to be sent
 					&zonePlan{name: "slots", slots: 1000})
 				defer w.end(t)
 				began := time.Now()
 				var all sync.WaitGroup
 				for n := range 16 {
 					all.Go(func() {
-						for time.Since(began) < 3*time.Second {
+						for time.Since(began) < 3*time.Second { // virtual time
 							if q := w.request(time.Duration(n) * 100 * time.Microsecond); q.status != http.StatusOK {
 								t.Errorf("Redis %s after %v: status %d", name, at, q.status)
 								return
@@ -163,7 +163,7 @@ func TestSlotsWhileRedisFails(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(at)
+				time.Sleep(at) // virtual time
 				end := fail(w.nodes[0])
 				all.Wait()
 				end()
@@ -223,7 +223,7 @@ func TestSlotLineWhileRedisFails(t *testing.T) {
 				for n := range waiting {
 					all.Go(func() { waiting[n] = w.request(0) })
 				}
-				time.Sleep(at)
+				time.Sleep(at) // virtual time
 				w.nodes[0].Kill()
 				died := time.Now()
 				all.Wait()
@@ -254,7 +254,7 @@ func TestReloadWhileRedisHangs(t *testing.T) {
 			all.Go(func() { held = w.request(takes) })
 			time.Sleep(time.Second) // virtual time
 			all.Go(func() { freeze(w.nodes[0], 3*time.Second) })
-			time.Sleep(at)
+			time.Sleep(at) // virtual time
 			w.mu.Lock()
 			old := w.instances[0]
 			w.redis.Timeout = 2 * timeout

@@ -28,11 +28,7 @@ func slowBodies(tb testing.TB, address string, n int, beginning string) (conns [
 // Any number of slow bodies takes at most the memory for bodies together. Further bodies are denied with
 // status 503.
 func TestSlowBodies(t *testing.T) {
-	const beginning, size = 30_000, 64 << 20
-	n := 9000 // with both ends in this process
-	if testing.Short() || caddytest.RaceEnabled {
-		n = 2500
-	}
+	const n, beginning, size = 2500, 30_000, 64 << 20
 	h := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}","body_timeout":"10m","limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
 	h.limiter.BodyMemory = bodies.NewMemory()
 	address := serveInProcess(t, h, func(http.ResponseWriter, *http.Request) error { return nil })

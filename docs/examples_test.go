@@ -15,7 +15,8 @@ import (
 )
 
 // longer replaces the windows of an example by long ones, in which nothing refills while a test runs.
-var longer = strings.NewReplacer("delay 1s", "delay 1s", " 1m", " 200h", " 1s", " 200h", " 1h", " 200h", "min_interval 10s", "min_interval 200h", "warm_up 10s", "warm_up 2000h")
+var longer = strings.NewReplacer("delay 1s", "delay 1s", " 1m", " 200h", " 1s", " 200h", " 1h", " 200h",
+	"min_interval 10s", "min_interval 200h", "warm_up 10s", "warm_up 2000h")
 
 // Each zone of the example with every algorithm and mode answers as its comments say. TestQueueLaws shows when requests
 // that wait pass.

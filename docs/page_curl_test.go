@@ -206,7 +206,8 @@ func (c *curlCall) request(host, path string) string {
 	fields := c.header
 	for _, field := range []string{"User-Agent: curl/8.5.0", "Accept: */*", "Content-Type: application/x-www-form-urlencoded"} {
 		name, _, _ := strings.Cut(field, " ")
-		if name == "Content-Type:" && c.body == "" || strings.Contains(strings.ToLower("\n"+strings.Join(c.header, "\n")), strings.ToLower("\n"+name)) {
+		given := strings.Contains(strings.ToLower("\n"+strings.Join(c.header, "\n")), strings.ToLower("\n"+name))
+		if given || name == "Content-Type:" && c.body == "" {
 			continue
 		}
 		fields = append(fields, field)

@@ -55,7 +55,8 @@ func newPageRun(t *testing.T, blocks []caddytest.Block) *pageRun {
 	bin := filepath.Join(p.dir, ".bin")
 	caddytest.WriteCaddyCommand(t, filepath.Join(bin, "caddy"))
 	curl, _ := exec.LookPath("curl")
-	caddytest.WriteFile(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\nexec '%s' -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755) // no progress, but errors
+	// no progress, but errors
+	caddytest.WriteFile(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\nexec '%s' -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755)
 	p.copyExamples(t)
 	p.programs = servePrograms(t, p)
 	return p
@@ -244,7 +245,8 @@ func (p *pageRun) startCaddy(t *testing.T) {
 	file := map[string]string{"caddyfile": "Caddyfile", "json": "caddy.json"}[config.Language]
 	caddytest.WriteFile(t, filepath.Join(p.dir, file), text, 0o644)
 	p.caddy.Loops = 1 + len(servers.FindAllString(text, -1))
-	if r := p.caddy.Load(t, text, map[string]string{"caddyfile": "text/caddyfile", "json": "application/json"}[config.Language]); r.StatusCode != http.StatusOK {
+	contentType := map[string]string{"caddyfile": "text/caddyfile", "json": "application/json"}[config.Language]
+	if r := p.caddy.Load(t, text, contentType); r.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %d %s", file, r.StatusCode, r.Text)
 	}
 }

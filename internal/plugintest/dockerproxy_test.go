@@ -56,7 +56,6 @@ func fromLabels(t *testing.T, labels map[string]map[string]string, upstreams map
 
 // The labels on the page become the Caddyfile on the page, and a Caddy with it limits.
 func TestDockerProxy(t *testing.T) {
-	t.Parallel()
 	text, err := os.ReadFile("../../docs/recipes/docker-proxy.md")
 	if err != nil {
 		t.Fatal(err)

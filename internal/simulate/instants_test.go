@@ -82,7 +82,8 @@ func TestSimulationWithoutInstants(t *testing.T) {
 		least, same, most := denialsOf(t, visits, window-d), denialsOf(t, visits, window), denialsOf(t, visits, window+d)
 		for key, n := range served {
 			if n < least[key] || n > most[key] || same[key] < least[key] || same[key] > most[key] {
-				t.Errorf("seed %d, key %s: %d were denied, %d in the simulation, want both from %d to %d", seed, key, n, same[key], least[key], most[key])
+				t.Errorf("seed %d, key %s: %d were denied, %d in the simulation, want both from %d to %d",
+					seed, key, n, same[key], least[key], most[key])
 			}
 			if n != same[key] {
 				differ++

@@ -92,7 +92,8 @@ func TestRelayedAnswers(t *testing.T) {
 	if r, body := s.call(t, "GET", "/instances/0/status"); r.StatusCode != 502 || !strings.Contains(body, "longer than") {
 		t.Errorf("a long answer: %d %.200s", r.StatusCode, body)
 	}
-	long := httptest.NewRequest("POST", "http://"+s.listener.Addr().String()+"/instances/0/explain", strings.NewReader(strings.Repeat("x", maxRelayedBody+1)))
+	explain := "http://" + s.listener.Addr().String() + "/instances/0/explain"
+	long := httptest.NewRequest("POST", explain, strings.NewReader(strings.Repeat("x", maxRelayedBody+1)))
 	long.Header.Set(tokenField, s.token)
 	long.Header.Set("Origin", "http://"+long.Host)
 	w := httptest.NewRecorder()

@@ -242,8 +242,8 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"headers":["draft","x"]`, `headers has no form "x"`},
 		{zone(`"max_body":{"bytes":"64KiB"},` + limit), `max_body.bytes must be a whole number, not "64KiB": write 65536`},
 		{zone(`"body_timeout":5,` + limit), `rate_limits.z.body_timeout must be a duration, not 5: write "5s"`},
-		{zone(`"body_timeout":"999us",` + limit), "body_timeout must be at least 1ms, not 999µs: write for example 5s"},
-		{zone(`"body_timeout":"1ms",` + limit), ""},
+		{zone(`"body_timeout":"999us",` + limit), "body_timeout must be at least 1ms, not 999µs: write for example 5s"}, // which no server has
+		{zone(`"body_timeout":"1ms",` + limit), ""},                                                                     // which no server has
 		{zone(limit) + `,"sweep_interval":"-1m"`, "sweep_interval must be at least 1ms, not -1m0s"},
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
 		{zone(`"position":"Caddyfile:7","key":"{x}",` + limit), `zone "z": key: nothing provides the placeholder {x}, so it would always be empty: ` +
@@ -258,7 +258,7 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":"{env.TEST_EMPTY}"}`, `hash_keys of redis: the environment variable "TEST_EMPTY" is not set, or empty`},
 		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":"{env.TEST_BLANK}"}`, "the secret of hash_keys is empty"},
 		{zone(limit) + `,"redis":{"address":["h:1"],"timeout":1}`, `redis.timeout must be a duration, not 1: write "1s"`},
-		{zone(limit) + `,"redis":{"address":["h:1"],"timeout":"1ms","dial_timeout":"1ms"}`, ""},
+		{zone(limit) + `,"redis":{"address":["h:1"],"timeout":"1ms","dial_timeout":"1ms"}`, ""}, // which no server has
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{}}`, ""},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"CERTIFICATES/ca.pem","cert":"{env.TEST_DIRECTORY}/cert.pem","key":"{file.CERTIFICATES/key.pem}","server_name":"redis.internal","insecure_skip_verify":true}}`, ""},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"cert":"CERTIFICATES/cert.pem"}}`, "cert and key of tls go together"},

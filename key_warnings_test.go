@@ -24,8 +24,8 @@ func TestWarningsOfConnections(t *testing.T) {
 		"rediss://:{env.SECRET}@redis.internal":            "",
 		"10.0.0.1:6379 {\n password {env.SECRET}\n tls\n}": "",
 		"10.0.0.1:6379":                                                                                 "",
-		"10.0.0.1:6379 {\n timeout 5s\n}":                                                               "",
-		"10.0.0.1:6379 {\n timeout 6s\n}":                                                               "timeout of redis is long",
+		"10.0.0.1:6379 {\n timeout 5s\n}":                                                               "",                         // no server is asked
+		"10.0.0.1:6379 {\n timeout 6s\n}":                                                               "timeout of redis is long", // no server is asked
 		"10.0.0.1:6379 {\n password {env.SECRET}\n}":                                                    plain,
 		"redis://:{env.SECRET}@redis.internal":                                                          plain,
 		"127.0.0.1:6379 10.0.0.1:6379 {\n password {env.SECRET}\n cluster\n}":                           plain,

@@ -147,7 +147,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			redisstore.InBubble(t, func(t *testing.T) {
 				m := new(misbehaving)
-				s := openPipes(t, &pipes{m: m, behave: test.behave, resets: test.name == resets}, redisstore.Options{Timeout: time.Second})
+				s := openPipes(t, &pipes{m: m, behave: test.behave, resets: test.name == resets}, redisstore.Options{Timeout: time.Second}) // virtual time
 				settled := func() int64 {
 					time.Sleep(time.Minute) // simulated: for a call that must not come
 					return m.calls.Swap(0)
@@ -290,7 +290,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		s := openPipes(t, &pipes{m: new(misbehaving), behave: func(c net.Conn) {
 			time.Sleep(takes) // simulated: Close comes before the reply
 			_, _ = io.WriteString(c, bulk(replyTo(1, 0)))
-		}}, redisstore.Options{Timeout: time.Second})
+		}}, redisstore.Options{Timeout: time.Second}) // virtual time
 		time.AfterFunc(takes/2, func() { _ = s.Close() })
 		r := request(t, "k")
 		if allowed, err := s.Take(t.Context(), r); err != nil || !allowed || r[0].Outcome.Decisions[0].Remaining != 9 {

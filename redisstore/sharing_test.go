@@ -116,7 +116,7 @@ func TestCallersThatLeave(t *testing.T) {
 		s := openPipes(t, &pipes{m: m, behave: func(c net.Conn) {
 			<-answers
 			_ = c.Close()
-		}}, redisstore.WithMaxInFlight(redisstore.Options{Timeout: time.Second, Batch: -1}, inFlight))
+		}}, redisstore.WithMaxInFlight(redisstore.Options{Timeout: time.Second, Batch: -1}, inFlight)) // virtual time
 		ctx, leave := context.WithCancel(t.Context())
 		var left atomic.Int64
 		var all sync.WaitGroup

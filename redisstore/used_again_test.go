@@ -119,7 +119,7 @@ func TestUsedAgain(t *testing.T) {
 func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	server := new(scripted)
-	s, err := New(Options{Address: "h:1", Timeout: time.Second, Dialer: server}, Hooks{})
+	s, err := New(Options{Address: "h:1", Timeout: time.Second, Dialer: server}, Hooks{}) // no server is asked
 	if err != nil {
 		t.Fatal(err)
 	}

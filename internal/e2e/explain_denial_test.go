@@ -87,6 +87,7 @@ func TestExplainDenial(t *testing.T) {
 				if x.Verdict != verdict {
 					t.Errorf("the verdict is %s, want %s", x.Verdict, verdict)
 				}
+				// A minute tells this denial from an older one.
 				if d := x.Denied; d == nil || d.ID != id || d.Method != "GET" || d.Host != c.Site || d.Path != path || d.ClientIP != "127.0.0.1" || time.Since(d.At) > caddytest.Patient {
 					t.Errorf("the denial is %+v", d)
 				}

@@ -77,6 +77,7 @@ func testClockReadTwice(t *testing.T, s Store) {
 		limit, began := Limit(t, "z", q), time.Now()
 		passed := make(chan struct{}, 1_000_000)
 		flood(t, 8, 1, func() error {
+			// The bound below grows with the time that the flood takes.
 			for r := newRequest("z", "k", 1, limit); time.Since(began) < 40*time.Millisecond; {
 				ok, err := s.Take(context.Background(), r)
 				if err != nil {

@@ -3,13 +3,14 @@
 //	git ls-files '*_test.go' | xargs /tmp/speed -most 40
 //
 // Such a place makes tests slow, or wrong on a busy machine, so each needs a comment, on its line or above it, that
-// says why. There are three kinds: a real sleep, a timeout of the product below 10 s, and a comparison of the time that has
-// passed. A real sleep is a call of time.Sleep, or a statement that only receives from time.After. Nothing counts inside a call of
+// says why. There are three kinds: a real sleep, a timeout of the product below 10 s in a file that uses servers, and a comparison
+// of the time that has passed. A real sleep is a call of time.Sleep, or a statement that only receives from time.After. Nothing counts inside a call of
 // synctest.Test, or in a file with the build tag real. In a helper of simulated tests the comment says so with the words
 // "virtual time".
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"flag"
 	"fmt"
@@ -65,8 +66,13 @@ type place struct {
 
 // places returns the places of a file.
 func places(name string) (found []place, err error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	usesServers := bytes.Contains(text, []byte("redistest.")) || bytes.Contains(text, []byte("caddytest.Start"))
 	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+	file, err := parser.ParseFile(files, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil || isReal(file) {
 		return nil, err
 	}
@@ -84,7 +90,7 @@ func places(name string) (found []place, err error) {
 		}
 		statement, isStatement := n.(ast.Stmt)
 		what := dependence(n)
-		if what == "" || isStatement && selected[statement] {
+		if what == "" || what == shortTimeout && !usesServers || isStatement && selected[statement] {
 			return true
 		}
 		at := files.Position(n.Pos())
@@ -102,6 +108,8 @@ func isReal(file *ast.File) bool {
 	return len(file.Comments) > 0 && strings.HasPrefix(file.Comments[0].List[0].Text, "//go:build real")
 }
 
+const shortTimeout = "a timeout below 10 s"
+
 // dependence says how a node depends on speed, or returns "".
 func dependence(n ast.Node) string {
 	switch n := n.(type) {
@@ -115,11 +123,11 @@ func dependence(n ast.Node) string {
 		}
 	case *ast.BasicLit:
 		if n.Kind == token.STRING && hasShortTimeout(n.Value) {
-			return "a timeout below 10 s"
+			return shortTimeout
 		}
 	case *ast.KeyValueExpr:
 		if key, ok := n.Key.(*ast.Ident); ok && strings.HasSuffix(key.Name, "Timeout") && isShort(n.Value) {
-			return "a timeout below 10 s"
+			return shortTimeout
 		}
 	case *ast.BinaryExpr:
 		switch n.Op {

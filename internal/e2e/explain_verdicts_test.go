@@ -284,8 +284,8 @@ func testExplainChangesNothing(t *testing.T, use, prefix string, primaries ...*r
 		}
 		c.WaitForLog(t, mark)
 		for line := range strings.Lines(c.Logged()) {
-			// Caddy cleans the storage of certificates at any time after its start.
-			if !strings.Contains(line, `"logger":"admin.api"`) && !strings.Contains(line, `"logger":"tls`) {
+			// Caddy cleans the storage of certificates at any time after its start, and ends servers at any time after a load.
+			if !strings.Contains(line, `"logger":"admin`) && !strings.Contains(line, `"logger":"tls`) {
 				all = append(all, line)
 			}
 		}

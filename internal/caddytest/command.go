@@ -47,7 +47,7 @@ func (c *Caddy) RateLimit(t testing.TB, args ...string) CommandResult {
 	return CommandResult{fmt.Sprintf("%q", args), stdout.String(), stderr.String(), code}
 }
 
-// needsProcess reports whether a command with an argument runs in a process of its own.
+// needsProcess reports whether a command with an argument runs in a separate process.
 func needsProcess(arg string) bool {
 	return slices.Contains([]string{"--config", "-c", "--watch", "simulate", "ui"}, arg) || strings.HasPrefix(arg, "@")
 }
@@ -65,7 +65,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// rateLimitProcess is RateLimit in a process of its own.
+// rateLimitProcess is RateLimit in a separate process.
 func (c *Caddy) rateLimitProcess(t testing.TB, args []string) CommandResult {
 	t.Helper()
 	process := c.Command(append([]string{"rate-limit"}, args...)...)

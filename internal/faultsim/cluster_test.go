@@ -170,7 +170,7 @@ func TestSlotsOfClusterMove(t *testing.T) {
 }
 
 func slotsMove(t *testing.T, seed uint64) {
-	const keys, events = 6, 300
+	const keys, events = 6, 50
 	c := newClusterTest(t)
 	s := c.open(t, redisstore.Hooks{})
 	var limits []store.Limit

@@ -147,11 +147,11 @@ func TestLongestWait(t *testing.T) {
 			inBubble(t, 0, func(t *testing.T) {
 				network := newNetwork(t)
 				server := network.NewServer("10.0.0.1:6379")
-				server.SetScriptTime(time.Millisecond, 100*time.Microsecond)
-				s := openSim(t, network, 200*time.Microsecond, redisstore.Options{Address: server.Address(), Timeout: timeout})
+				server.SetScriptTime(time.Millisecond, 2*time.Millisecond) // so many requests are shed
+				s := openSim(t, network, 200*time.Microsecond, redisstore.Options{Address: server.Address(), Timeout: timeout, Batch: 4})
 				var ended atomic.Bool
 				var all sync.WaitGroup
-				for n := range 200 {
+				for n := range 700 {
 					all.Go(func() {
 						for i := 0; !ended.Load(); i++ {
 							began, r := time.Now(), ask(fmt.Sprint(n))
@@ -165,8 +165,8 @@ func TestLongestWait(t *testing.T) {
 						}
 					})
 				}
-				for range 3 {
-					time.Sleep(200 * time.Millisecond) // virtual time: Redis works for a while
+				for range 2 {
+					time.Sleep(1500 * time.Millisecond) // virtual time: Redis works for a while
 					freeze(server, lasts)
 				}
 				ended.Store(true)

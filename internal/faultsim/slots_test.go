@@ -120,6 +120,7 @@ func TestSlotsLeftInOutage(t *testing.T) {
 				network := newNetwork(t)
 				server := network.NewServer("10.0.0.1:6379")
 				s := openSim(t, network, time.Millisecond, redisstore.Options{Address: server.Address(), Timeout: timeout})
+				other := openSim(t, network, time.Millisecond, redisstore.Options{Address: server.Address(), Timeout: timeout})
 				b := store.NewBreaker(s, nil)
 				t.Cleanup(b.Close)
 				held := takeSlot(t, b, "k", 1)
@@ -135,12 +136,12 @@ func TestSlotsLeftInOutage(t *testing.T) {
 				}
 				time.Sleep(lasts)
 				thaw()
-				within(t, setAgain+soonAfter, "the slot to be free", func() bool { return inFlight(t, s, "k") == 0 })
-				last := takeSlot(t, s, "k", 1)
+				within(t, setAgain+soonAfter, "the slot to be free", func() bool { return inFlight(t, other, "k") == 0 })
+				last := takeSlot(t, other, "k", 1)
 				if !last.Outcome.Slots.Taken {
 					t.Error("the slot is not free")
 				}
-				leave(s, last)
+				leave(other, last)
 			})
 		})
 	}

@@ -80,3 +80,27 @@ func TestShortestSweepInterval(t *testing.T) {
 		})
 	}
 }
+
+// The header fields of a delayed request hold when it passes, not when it came.
+func TestFieldsOfDelayedRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, end, err := provision(t, `{"headers":["draft"],"rate_limits":{"api":{"delay":{"max":"1h"},"limits":[
+			{"algorithm":"gcra","events":1,"window":"10s","burst":1}]}}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		for _, delay := range []time.Duration{0, 10 * time.Second, 10 * time.Second} { // each takes the next event as soon as there is one
+			began, w := time.Now(), httptest.NewRecorder()
+			r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), caddy.NewReplacer(), w, nil)
+			fields := ""
+			err := h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				fields = w.Header().Get("RateLimit")
+				return nil
+			}))
+			if want := `"api";r=0;t=10`; err != nil || fields != want || time.Since(began) != delay {
+				t.Errorf("after %v: %s, error %v; want %s after %v", time.Since(began), fields, err, want, delay)
+			}
+		}
+	})
+}

@@ -41,3 +41,11 @@ func (m *SharedMemory) BanLabels() (n int) {
 	}
 	return n
 }
+
+// KeptOverrides returns the number of overrides that take memory.
+func (m *SharedMemory) KeptOverrides() (n int) {
+	for i := range m.shards {
+		n += len(m.shards[i].overrides)
+	}
+	return n
+}

@@ -64,11 +64,11 @@ func TestShortestSweepInterval(t *testing.T) {
 	for _, intervals := range [][2]string{{"5s", "1000h"}, {"1000h", "5s"}} {
 		synctest.Test(t, func(t *testing.T) {
 			handler := func(zone, interval string) string {
-				return fmt.Sprintf(`{"handler":"rate_limit","sweep_interval":%q,"rate_limits":{%q:{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}}}`,
-					interval, zone)
+				return fmt.Sprintf(`{"handler":"rate_limit","sweep_interval":%q,"rate_limits":{%q:{
+					"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}}}`, interval, zone)
 			}
-			x := loadForLaw(t, nil, `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{"http":{"servers":{"a":{
-				"listen":["silent/x:80"],"protocols":["h1"],"automatic_https":{"disable":true},"routes":[{"handle":[`+
+			x := loadForLaw(t, nil, `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},
+				"apps":{"http":{"servers":{"a":{"listen":["silent/x:80"],"protocols":["h1"],"automatic_https":{"disable":true},"routes":[{"handle":[`+
 				handler("a", intervals[0])+","+handler("b", intervals[1])+`]}]}}}}}`)
 			x.serve(http.Header{}, false)
 			shared := x.handlers[0].app.memory.shared

@@ -145,7 +145,6 @@ func (f *Failover) orChargeLocally(corrections []Correction, failed func(error))
 	for _, c := range corrections {
 		if c.Charge > 0 {
 			r := *c.Request // a copy, because the request belongs to the caller
-			r.Outcome = Outcome{}
 			charges = append(charges, Correction{Request: &r, Charge: c.Charge})
 		}
 	}

@@ -44,7 +44,7 @@ func (state *State) reporter(e *Entry, limits []store.Limit) func([]algorithms.D
 	if len(e.Zone.Notify) == 0 || e.Outcome.Local {
 		return nil
 	}
-	l, z, key, limits := state.Limiter, e.Zone, e.Key, slices.Clone(limits)
+	l, z, key := state.Limiter, e.Zone, e.Key
 	return func(decisions []algorithms.Decision) {
 		for i, d := range decisions {
 			for _, percent := range z.Notify {

@@ -48,7 +48,7 @@ func (t *timelines) bucket(at algorithms.Micros) int {
 		t.merge()
 	}
 	i := int((at - t.begins) / t.length)
-	t.used = max(t.used, i+1)
+	t.used = i + 1
 	return i
 }
 
@@ -70,7 +70,6 @@ func (t *timelines) merge() {
 		}
 		t.series[n] = merged
 	}
-	t.used = into(t.used-1) + 1
 	t.begins, t.length = begins, length
 }
 

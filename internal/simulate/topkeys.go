@@ -34,7 +34,7 @@ type topKeys struct {
 // count sets the new count of a key.
 func (t *topKeys) count(k topKey, key string, shownKey func(string) string) {
 	full := len(t.keys) == shownKeys
-	if full && !k.comesBefore(&t.keys[t.last]) && t.keys[t.last].key != k.key {
+	if full && !k.comesBefore(&t.keys[t.last]) { // counts only grow, so a key that is there comes before itself
 		return
 	}
 	i := slices.IndexFunc(t.keys, func(other topKey) bool { return other.key == k.key })

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -34,5 +35,18 @@ func TestHistory(t *testing.T) {
 	}
 	if first := samples[0].At; !first.Equal(end.Add(-historySpan)) {
 		t.Errorf("the first sample is from %v before the end", end.Sub(first))
+	}
+}
+
+// A timer may fire a little early or late. No sample is left out because of that.
+func TestHistoryOfInexactTimer(t *testing.T) {
+	var h history
+	random, at, n := rand.New(rand.NewPCG(3, 1)), time.Now(), 0
+	for range 30 {
+		h.add(at, func() map[string]map[string]int64 { n++; return nil })
+		at = at.Add(HistoryInterval + time.Duration(random.Int64N(int64(HistoryInterval/5))) - HistoryInterval/10)
+	}
+	if n != 30 {
+		t.Errorf("%d samples of 30 were taken", n)
 	}
 }

@@ -1,0 +1,61 @@
+package routes
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A walk that is used for many requests leads each as a new one: the bound on handlers is that of one request.
+func TestWalkIsUsedAgain(t *testing.T) {
+	w := NewWalk(nil)
+	r := httptest.NewRequest("GET", "/", nil)
+	r = r.WithContext(w.Context(r.Context()))
+	through := func(a action, next caddyhttp.HandlerFunc) caddyhttp.HandlerFunc {
+		return func(rw http.ResponseWriter, r *http.Request) error {
+			return (&step{action: a, routes: caddyhttp.HandlerFunc(leave)}).ServeHTTP(rw, r, next)
+		}
+	}
+	routes := &Routes{first: through(pass, through(enter, through(pass, endOfRoutes)))}
+	ends := &Routes{first: through(enter, through(respond, endOfRoutes))}
+	var endless caddyhttp.HandlerFunc
+	endless = func(rw http.ResponseWriter, r *http.Request) error { return through(pass, endless)(rw, r) }
+	for n := range 2 * maxSteps / 3 {
+		if err := w.Run(routes, nil, r); err != nil {
+			t.Fatalf("request %d: %v", n, err)
+		}
+		if err := w.Run(ends, nil, r); err != nil {
+			t.Fatalf("request %d: %v", n, err)
+		}
+	}
+	for range 2 {
+		if err := w.Run(&Routes{first: endless}, nil, r); err != errTooLong {
+			t.Fatalf("without an end: %v", err)
+		}
+		if err := w.Run(routes, nil, r); err != nil {
+			t.Fatalf("after one without an end: %v", err)
+		}
+	}
+}
+
+// Of servers that match equally well, the first by name counts, so the answer is always the same.
+func TestServersThatMatchEqually(t *testing.T) {
+	app := &caddyhttp.App{Servers: map[string]*caddyhttp.Server{
+		"c": {Listen: []string{"c.example:80"}}, "a": {Listen: []string{"a.example:80"}}, "b": {Listen: []string{"b.example:80"}},
+		"y": {Listen: []string{"y.example:90", ":91"}}, "x": {Listen: []string{":90", "x.example:91"}},
+	}}
+	for address, want := range map[string]string{
+		"other.example:80": "a", "b.example:80": "b", "y.example:90": "y", "other.example:90": "x", "other.example:91": "y",
+	} {
+		at, err := caddy.ParseNetworkAddress(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name, _, err := FindServer(app, at.Host, at.StartPort); name != want || err != nil {
+			t.Errorf("%s: server %q, error %v; want %q", address, name, err, want)
+		}
+	}
+}

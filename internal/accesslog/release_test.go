@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,5 +59,47 @@ func TestChunksKeepTheirTexts(t *testing.T) {
 			}
 		}
 		log.Close()
+	}
+}
+
+// A damaged file has one broken line, behind all of its lines that can be read, also if lines of other files come between.
+func TestBrokenLineComesOnce(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 1))
+	for range seedtest.Cases(t, 20) {
+		var damaged, other strings.Builder
+		n := 1 + random.IntN(40)
+		for at := range n {
+			damaged.WriteString(lineAt(2*at, "damaged") + "\n")
+			other.WriteString(lineAt(2*at+1, "other") + "\n")
+		}
+		content := gzipped(t, damaged.String(), 100)
+		names := []string{writeFile(t, "damaged", content[:len(content)-4]), writeFile(t, "other", other.String())}
+		log, err := open(Options{Names: names}, 1+random.IntN(5000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read []string
+		for {
+			c, err := log.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Each(func(l Line) {
+				if text := string(l.Text); l.Err != nil {
+					read = append(read, "broken")
+				} else if strings.Contains(text, "damaged") {
+					read = append(read, text)
+				}
+			})
+			c.Release()
+		}
+		log.Close()
+		want := append(strings.Split(strings.TrimSpace(damaged.String()), "\n"), "broken")
+		if !slices.Equal(read, want) {
+			t.Fatalf("of %d lines were read: %q", n, read)
+		}
 	}
 }

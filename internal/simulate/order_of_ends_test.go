@@ -3,6 +3,7 @@ package simulate_test
 import (
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -37,5 +38,32 @@ func TestLastHandlerEndsFirst(t *testing.T) {
 	}
 	if len(denied) != 3 || denied[0] || denied[1] || !denied[2] {
 		t.Errorf("denied are %v, want the third alone", denied)
+	}
+}
+
+// Each request is observed once, and comes to the last handler, although its place in memory was that of an earlier one.
+func TestEachRequestIsObservedOnce(t *testing.T) {
+	c := zones{{Name: "first", MaxDelay: 3600 * second, Places: 9}, {Name: "last"}}
+	limits := [][]store.Limit{{limit(t, "first", "gcra", 1, 10*second, 1)}, {limit(t, "last", "fixed_window", 100, 24*3600*second, 0)}}
+	var got outcomes
+	d := simulate.NewDecider(c, &got)
+	for n, start := range []algorithms.Micros{1, 20, 21, 22, 60, 61, 100} { // some are delayed in the first handler
+		v := &simulate.Visit{Number: int64(n), Start: start * second, End: start * second}
+		for i := range c {
+			v.Handlers = append(v.Handlers, simulate.HandlerVisit{
+				Requests: []store.Request{{Zone: c[i].Name, Key: "k", Cost: 1, Limits: limits[i]}}, Zones: []simulate.ZoneVisit{{Zone: i}},
+			})
+		}
+		d.Decide(v)
+	}
+	d.Finish()
+	seen := make(map[int64]int)
+	for _, o := range got {
+		if seen[o.visit.Number]++; seen[o.visit.Number] > 1 || o.denied || !o.zones[1].Reached {
+			t.Errorf("request %d: %+v", o.visit.Number, o)
+		}
+	}
+	if len(seen) != 7 {
+		t.Errorf("%d requests of 7 are observed", len(seen))
 	}
 }

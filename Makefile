@@ -55,7 +55,7 @@ faults: ## try the promises in simulated time, until you stop it (ARGS="-seed 7 
 	go test ./internal/faultsim -run '^TestFaults$$' -count 1 -v -timeout 0 -seeds 0 -from $$(date +%s)000 $(ARGS)
 
 soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes each (make soak ARGS="-soak 10m -soak-seed 1")
-	go test ./internal/e2e -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
+	go test -tags real ./internal/e2e -run '^TestRealSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
 
 fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, replies, bodies, parity, access logs
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .

@@ -191,7 +191,7 @@ func (failingStore) Take(context.Context, []store.Request) (bool, error) {
 	return false, &store.Error{Reason: store.ReasonConnection, Err: errors.New("it fails")}
 }
 
-// servedForLaw is what has become of a request.
+// servedForLaw is the outcome of a request.
 type servedForLaw struct {
 	status    int // 200: it has passed all handlers
 	took      time.Duration

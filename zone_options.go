@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -35,10 +36,9 @@ type MaxBody struct {
 }
 
 const (
-	defaultMaxBody     = 64 << 10
-	largestMaxBody     = 10 << 20
-	defaultBodyTimeout = 5 * time.Second
-	leastBodyTimeout   = time.Millisecond
+	defaultMaxBody   = 64 << 10
+	largestMaxBody   = 10 << 20
+	leastBodyTimeout = time.Millisecond
 )
 
 func checkMaxBody(m *MaxBody) error {
@@ -78,7 +78,7 @@ func unmarshalMaxBody(d *caddyfile.Dispenser) (*MaxBody, error) {
 
 // compileBodyPolicy returns how the zone reads bodies.
 func (c *Zone) compileBodyPolicy() bodies.Policy {
-	p := bodies.Policy{Limit: defaultMaxBody, Timeout: cmp.Or(time.Duration(c.BodyTimeout), defaultBodyTimeout)}
+	p := bodies.Policy{Limit: defaultMaxBody, Timeout: cmp.Or(time.Duration(c.BodyTimeout), defaults.BodyTimeout)}
 	if c.MaxBody != nil {
 		p.Limit, p.Pass = cmp.Or(int(c.MaxBody.Bytes), defaultMaxBody), c.MaxBody.Pass
 	}

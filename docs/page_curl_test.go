@@ -248,7 +248,7 @@ func (c *curlCall) dial(host string) (*pageConn, error) {
 	return &pageConn{conn, bufio.NewReader(conn)}, nil
 }
 
-// lastClientPort is the last port of a client with an address of its own.
+// lastClientPort is the last port of a client with a separate address.
 var lastClientPort atomic.Int64
 
 // dialFrom dials with an address of a client. Its port is none that the system gives to others: a server of a test

@@ -137,7 +137,7 @@ func sectionsOf(blocks []caddytest.Block) []pageSection {
 	return sections
 }
 
-// all runs the commands of the sections. Each configuration has a Caddy of its own, with empty budgets.
+// all runs the commands of the sections. Each configuration has a separate Caddy, with empty budgets.
 func (p *pageRun) all(page string, sections []pageSection) {
 	for _, s := range sections {
 		if len(s.commands) == 0 {

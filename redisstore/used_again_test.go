@@ -101,7 +101,7 @@ var treatments = map[string]func(*scripted){
 
 const noScript = "-NOSCRIPT No matching script.\r\n"
 
-// Calls and batches are used again. Whatever has happened to them before, the next operation ends as with new ones.
+// Calls and batches are used again. After any history, the next operation ends as with new ones.
 func TestUsedAgain(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(60)) {
 		var used, fresh []string
@@ -155,7 +155,7 @@ func (s *Store) dropUsed() {
 	}
 }
 
-// What a late call ends with depends on what has happened last since it was queued: a failure is its error, and a reply
+// The error of a late call depends on the last event since it was queued: a failure is its error, and a reply
 // means that Redis is busy. If nothing has happened, this process stood still.
 func TestLateError(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(200)) {

@@ -95,7 +95,8 @@ func (c *Caddy) prepare(t testing.TB, config string) (log *os.File) {
 
 // setEnv sets the environment of the process, which has its files in a directory.
 func (c *Caddy) setEnv(dir string, env []string) {
-	c.Env = append(env, "CADDY_ADMIN="+c.Admin, "SITE=http://"+c.Site, "ADMIN="+c.Admin, "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	c.Env = append(env, "CADDY_ADMIN="+c.Admin, "SITE=http://"+c.Site, "ADMIN="+c.Admin,
+		"HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 }
 
 // Run starts the process and waits until it answers.

@@ -23,7 +23,7 @@ const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 func Main(m *testing.M) {
 	if os.Getenv(beCaddy) != "" {
 		if !Real {
-			defaults.Timeout, defaults.DialTimeout = Patient, Patient
+			defaults.Timeout, defaults.DialTimeout, defaults.BodyTimeout = Patient, Patient, Patient
 		}
 		caddycmd.Main()
 		return

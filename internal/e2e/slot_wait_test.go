@@ -106,7 +106,7 @@ func TestWaitForSlotsUnderFlood(t *testing.T) {
 		g.wait(t, 3)
 		waiting := caddys[0].Hold(t.Context(), "/")
 		caddys[0].WaitForWaiters(t, 1) // so all slots are taken when the flood begins
-		for range held { // the gate lets them pass in any order
+		for range held {               // the gate lets them pass in any order
 			g.pass <- struct{}{}
 		}
 		for _, done := range append(held, waiting) {

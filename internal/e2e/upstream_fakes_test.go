@@ -215,7 +215,7 @@ func (g *gate) came(n int) {
 	g.most = max(g.most, g.inFlight)
 }
 
-// forgetMost returns how many requests were in flight at once, and begins to count anew.
+// forgetMost returns how many requests were in flight at once, and begins to count again.
 func (g *gate) forgetMost() (most int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

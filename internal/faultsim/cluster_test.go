@@ -65,7 +65,7 @@ func remaining(t *testing.T, s store.Store, r store.Request) int64 {
 }
 
 // A node dies, and another one takes over after some time. Meanwhile its keys fail, and no others do. No request waits for
-// longer than the timeout. What a request charged on another node is given back. An instance that sent nothing in all this
+// longer than the timeout. The charges of a request on other nodes are given back. An instance that sent nothing in all this
 // time finds the new node, unless the old one still hangs.
 func TestNodeDies(t *testing.T) {
 	for _, lasts := range []time.Duration{0, 10 * time.Millisecond, 99 * time.Millisecond, 2 * time.Second} {

@@ -76,8 +76,8 @@ func (w *world) remaining() int64 {
 	return w.scenario.zones[1].quota.Events - used["k"]
 }
 
-// A Redis that hangs makes the first few requests wait, and no others: local budgets decide. Whatever Redis comes to later,
-// when nobody waits for it, charges nothing. When it works again, it decides again.
+// A Redis that hangs makes the first few requests wait, and no others: local budgets decide. A request that Redis
+// comes to later, when nobody waits for it, charges nothing. When it works again, it decides again.
 func TestHangingRedis(t *testing.T) {
 	for _, at := range outages {
 		for _, lasts := range []time.Duration{timeout + time.Millisecond, 3 * timeout, 2 * time.Second} {

@@ -3,10 +3,10 @@
 //	git ls-files '*_test.go' | xargs /tmp/speed -most 40
 //
 // Such a place makes tests slow, or wrong on a busy machine, so each needs a comment, on its line or above it, that
-// says why. There are three kinds: a real sleep, a timeout of the product below 10 s in a file that uses servers, and a comparison
-// of the time that has passed. A real sleep is a call of time.Sleep, or a statement that only receives from time.After. Nothing counts inside a call of
-// synctest.Test, or in a file with the build tag real. In a helper of simulated tests the comment says so with the words
-// "virtual time".
+// says why. There are three kinds: a real sleep, a timeout of the product below 10 s in a file that uses servers, and a
+// comparison of the time that has passed. A real sleep is a call of time.Sleep, or a statement that only receives from
+// time.After. Nothing counts inside a call of synctest.Test, or in a file with the build tag real. In a helper of
+// simulated tests the comment says so with the words "virtual time".
 package main
 
 import (

@@ -28,7 +28,7 @@ rate_limit @limited {
 	zone other {
 		match path /two
 		key {client_ip}
-		gcra 100 1h
+		gcra 100 1000h
 	}
 	zone charged {
 		match path /charged
@@ -79,7 +79,7 @@ respond ok
 		return false
 	})
 	r.Want(t, 429,
-		"Ratelimit-Policy", `"other";q=100;w=3600, "two";q=100;w=3600, "two/2";q=1;w=3600`,
+		"Ratelimit-Policy", `"other";q=100;w=3600000, "two";q=100;w=3600, "two/2";q=1;w=3600`,
 		"Ratelimit", `"two/2";r=0;t=3600`,
 		"X-Ratelimit-Limit", "1", "X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", "3600",
 		"Retry-After", "3600")

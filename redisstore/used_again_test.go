@@ -21,16 +21,19 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // scripted is a server that answers the script calls with the next of its replies, and with a valid one when there are no
 // more. An empty reply closes the connection.
 type scripted struct {
-	take  bool     // the calls are takes, else refunds
-	fails bool     // TIME
-	next  []string // replies
-	calls int      // of the script, and of TIME
+	take  bool          // the calls are takes, else refunds
+	fails bool          // TIME
+	next  []string      // replies
+	calls int           // of the script, and of TIME
+	takes time.Duration // until each reply
+	asked time.Time     // when the last call of the script came
 }
 
 func (s *scripted) DialContext(context.Context, string, string) (net.Conn, error) {
@@ -57,10 +60,16 @@ func (s *scripted) serve(conn net.Conn) {
 			}
 		case "evalsha":
 			s.calls++
+			s.asked = time.Now()
 			if reply = s.valid(); len(s.next) > 0 {
 				reply, s.next = s.next[0], s.next[1:]
 			}
 		}
+		if reply == silence {
+			_, _ = io.Copy(io.Discard, conn)
+			return
+		}
+		time.Sleep(s.takes) // in virtual time
 		if _, err := io.WriteString(conn, reply); err != nil || reply == "" {
 			return
 		}
@@ -98,6 +107,8 @@ var treatments = map[string]func(*scripted){
 	"closes":          func(s *scripted) { s.next = []string{""} },
 	"tells no time":   func(s *scripted) { s.fails = true },
 }
+
+const silence = "silence"
 
 const noScript = "-NOSCRIPT No matching script.\r\n"
 
@@ -184,5 +195,67 @@ func TestLateError(t *testing.T) {
 				t.Fatalf("seed %d: %v, want %v", seed, got, want)
 			}
 		})
+	}
+}
+
+// A call that is made again, because Redis lacked the script, can run until the timeout after that. Its slots stay unknown as
+// long.
+func TestDeadlineOfCallMadeAgain(t *testing.T) {
+	for lacks := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			const timeout = time.Second
+			server := &scripted{take: true, takes: 100 * time.Millisecond}
+			s, request := openScripted(t, server, timeout)
+			if _, err := s.Take(t.Context(), request("k")); err != nil { // from here on the time is known
+				t.Fatal(err)
+			}
+			server.next = []string{noScript}[:lacks]
+			b := new(batch)
+			b.calls = append(b.calls, s.newTakeCall(t.Context(), 0, request("k")))
+			b.split(s.names(), false)
+			set := b.scriptCalls[0].writeMessage(s.names(), wire.Head{Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry})
+			d := delivery{conns: s.acquire(), deadline: time.Now().Add(timeout), script: s.scriptFor(set), calls: b.scriptCalls}
+			if deadline := s.runScript(t.Context(), d); deadline.Sub(server.asked) != timeout {
+				t.Errorf("lacks the script %d times: the last call can run for %v, want %v", lacks, deadline.Sub(server.asked), timeout)
+			}
+			s.release(d.conns)
+		})
+	}
+}
+
+// A take behind a message without a reply is sent when the message has stalled, also if no other call comes. This is so each
+// time.
+func TestTakesBehindSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &scripted{take: true}
+		s, request := openScripted(t, server, 4*time.Second)
+		for n := range 4 {
+			if n > 0 { // the first take finds out how far away Redis is
+				server.next = []string{silence}
+				go func() { _, _ = s.Take(t.Context(), request("silent")) }()
+				time.Sleep(time.Millisecond) // in virtual time
+			}
+			began := time.Now()
+			if _, err := s.Take(t.Context(), request("behind")); err != nil || time.Since(began) > maxStall {
+				t.Errorf("take %d waited for %v, error %v", n, time.Since(began), err)
+			}
+			time.Sleep(time.Minute) // in virtual time
+		}
+	})
+}
+
+// openScripted opens a store of a server, and returns what makes requests.
+func openScripted(t *testing.T, server *scripted, timeout time.Duration) (s *Store, request func(key string) []store.Request) {
+	s, err := New(Options{Address: "h:1", Timeout: timeout, Dialer: server}, Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close()
+		time.Sleep(time.Minute) // in virtual time: until all connections have ended
+	})
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 60_000_000})
+	return s, func(key string) []store.Request {
+		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
 	}
 }

@@ -42,6 +42,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	s.beginBatchLocked(b)
 	s.queue.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
+	behind.queued = time.Now().Add(time.Hour) // so it has not waited for too long
 	s.enqueue(behind)
 
 	ended := false

@@ -48,20 +48,16 @@ func reserve(port int) (reserved int, release func(), err error) {
 		return 0, nil, err
 	}
 	release = func() { _ = syscall.Close(socket) }
-	name, err := bind(socket, port)
+	var name syscall.Sockaddr
+	if err = syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err == nil {
+		err = syscall.Bind(socket, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	}
+	if err == nil {
+		name, err = syscall.Getsockname(socket)
+	}
 	if err != nil {
 		release()
 		return 0, nil, err
 	}
 	return name.(*syscall.SockaddrInet4).Port, release, nil
-}
-
-func bind(socket, port int) (name syscall.Sockaddr, err error) {
-	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return nil, err
-	}
-	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return nil, err
-	}
-	return syscall.Getsockname(socket)
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,12 @@ import (
 // scripted is a server that answers the script calls with the next of its replies, and with a valid one when there are no
 // more. An empty reply closes the connection.
 type scripted struct {
+	mu sync.Mutex
+	script
+}
+
+// script says how a server treats what comes, and what has come.
+type script struct {
 	take  bool          // the calls are takes, else refunds
 	fails bool          // TIME
 	next  []string      // replies
@@ -49,38 +56,60 @@ func (s *scripted) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		reply := "+OK\r\n"
-		switch strings.ToLower(command[0]) {
-		case "hello": // an older Redis: the client goes on without it
-			reply = "-ERR unknown command\r\n"
-		case "time":
-			s.calls++
-			if reply = "*2\r\n$10\r\n1763640000\r\n$1\r\n0\r\n"; s.fails {
-				reply = "-ERR no time\r\n"
-			}
-		case "evalsha":
-			s.calls++
-			s.asked = time.Now()
-			if reply = s.valid(); len(s.next) > 0 {
-				reply, s.next = s.next[0], s.next[1:]
-			}
-		}
+		reply, takes := s.answer(command)
 		if reply == silence {
 			_, _ = io.Copy(io.Discard, conn)
 			return
 		}
-		time.Sleep(s.takes) // in virtual time
+		time.Sleep(takes) // in virtual time
 		if _, err := io.WriteString(conn, reply); err != nil || reply == "" {
 			return
 		}
 	}
 }
 
+// answer returns the reply to a command, and how long it takes.
+func (s *scripted) answer(command []string) (reply string, takes time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reply = "+OK\r\n"
+	switch strings.ToLower(command[0]) {
+	case "hello": // an older Redis: the client goes on without it
+		reply = "-ERR unknown command\r\n"
+	case "time":
+		s.calls++
+		if reply = "*2\r\n$10\r\n1763640000\r\n$1\r\n0\r\n"; s.fails {
+			reply = "-ERR no time\r\n"
+		}
+	case "evalsha":
+		s.calls++
+		s.asked = time.Now()
+		if reply = s.valid(); len(s.next) > 0 {
+			reply, s.next = s.next[0], s.next[1:]
+		}
+	}
+	return reply, s.takes
+}
+
+// set sets how the server treats what comes from now on.
+func (s *scripted) set(script script) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.script = script
+}
+
+// seen returns what has come.
+func (s *scripted) seen() script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.script
+}
+
 // scriptedNow is the time of the replies.
 const scriptedNow = 1_763_640_000_000_000
 
 // valid is a reply of the script: the take is allowed, or the refund is made.
-func (s *scripted) valid() string {
+func (s *script) valid() string {
 	numbers := []float64{scriptedNow}
 	operation := "\x00\x01" // not late; no error
 	if s.take {
@@ -97,15 +126,15 @@ func (s *scripted) valid() string {
 }
 
 // treatments are the ways in which a Redis treats the script calls of an operation.
-var treatments = map[string]func(*scripted){
-	"replies":         func(*scripted) {},
-	"has no script":   func(s *scripted) { s.next = []string{noScript} },
-	"is flushed":      func(s *scripted) { s.next = []string{noScript, noScript} },
-	"keeps no script": func(s *scripted) { s.next = []string{noScript, noScript, noScript, noScript, noScript} },
-	"is a replica":    func(s *scripted) { s.next = []string{"-READONLY You can't write against a read only replica.\r\n"} },
-	"stays loading":   func(s *scripted) { s.next = []string{"-LOADING later\r\n", "-LOADING later\r\n"} },
-	"closes":          func(s *scripted) { s.next = []string{""} },
-	"tells no time":   func(s *scripted) { s.fails = true },
+var treatments = map[string]func(*script){
+	"replies":         func(*script) {},
+	"has no script":   func(s *script) { s.next = []string{noScript} },
+	"is flushed":      func(s *script) { s.next = []string{noScript, noScript} },
+	"keeps no script": func(s *script) { s.next = []string{noScript, noScript, noScript, noScript, noScript} },
+	"is a replica":    func(s *script) { s.next = []string{"-READONLY You can't write against a read only replica.\r\n"} },
+	"stays loading":   func(s *script) { s.next = []string{"-LOADING later\r\n", "-LOADING later\r\n"} },
+	"closes":          func(s *script) { s.next = []string{""} },
+	"tells no time":   func(s *script) { s.fails = true },
 }
 
 const silence = "silence"
@@ -138,20 +167,21 @@ func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 	names := slices.Sorted(maps.Keys(treatments))
 	for range 6 {
 		name := names[random.IntN(len(names))]
-		*server = scripted{take: random.IntN(2) == 0}
-		treatments[name](server)
+		treatment := script{take: random.IntN(2) == 0}
+		treatments[name](&treatment)
+		server.set(treatment)
 		s.lastReading = clockReading{} // each operation asks for the time
 		if fresh {
 			s.dropUsed()
 		}
 		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
-		if server.take {
+		if treatment.take {
 			_, err = s.Take(t.Context(), r)
 		} else {
 			r[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
 			err = s.CorrectAt(t.Context(), 0, []store.Correction{{Request: &r[0], Refund: 1}})
 		}
-		ends = append(ends, fmt.Sprintf("take %t, Redis %s: %d calls, decisions %+v, error %v", server.take, name, server.calls, r[0].Outcome.Decisions, err))
+		ends = append(ends, fmt.Sprintf("take %t, Redis %s: %d calls, decisions %+v, error %v", treatment.take, name, server.seen().calls, r[0].Outcome.Decisions, err))
 	}
 	_ = s.Close()
 	time.Sleep(time.Minute) // in virtual time: until all connections have ended
@@ -204,19 +234,19 @@ func TestDeadlineOfCallMadeAgain(t *testing.T) {
 	for lacks := range 2 {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout = time.Second
-			server := &scripted{take: true, takes: 100 * time.Millisecond}
+			server := &scripted{script: script{take: true, takes: 100 * time.Millisecond}}
 			s, request := openScripted(t, server, timeout)
 			if _, err := s.Take(t.Context(), request("k")); err != nil { // from here on the time is known
 				t.Fatal(err)
 			}
-			server.next = []string{noScript}[:lacks]
+			server.set(script{take: true, takes: 100 * time.Millisecond, next: []string{noScript}[:lacks]})
 			b := new(batch)
 			b.calls = append(b.calls, s.newTakeCall(t.Context(), 0, request("k")))
 			b.split(s.names(), false)
 			set := b.scriptCalls[0].writeMessage(s.names(), wire.Head{Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry})
 			d := delivery{conns: s.acquire(), deadline: time.Now().Add(timeout), script: s.scriptFor(set), calls: b.scriptCalls}
-			if deadline := s.runScript(t.Context(), d); deadline.Sub(server.asked) != timeout {
-				t.Errorf("lacks the script %d times: the last call can run for %v, want %v", lacks, deadline.Sub(server.asked), timeout)
+			if deadline := s.runScript(t.Context(), d); deadline.Sub(server.seen().asked) != timeout {
+				t.Errorf("lacks the script %d times: the last call can run for %v, want %v", lacks, deadline.Sub(server.seen().asked), timeout)
 			}
 			s.release(d.conns)
 		})
@@ -227,11 +257,11 @@ func TestDeadlineOfCallMadeAgain(t *testing.T) {
 // time.
 func TestTakesBehindSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := &scripted{take: true}
+		server := &scripted{script: script{take: true}}
 		s, request := openScripted(t, server, 4*time.Second)
 		for n := range 4 {
 			if n > 0 { // the first take finds out how far away Redis is
-				server.next = []string{silence}
+				server.set(script{take: true, next: []string{silence}})
 				go func() { _, _ = s.Take(t.Context(), request("silent")) }()
 				time.Sleep(time.Millisecond) // in virtual time
 			}

@@ -27,9 +27,19 @@ build=(-trimpath -ldflags '-s -w')
 flags=("${build[@]}" -vet off)
 export GOGC=400 # most processes live for seconds, and their garbage can stay
 
+# The packages in whose tests goroutines meet run under the race detector, which makes them several times
+# slower. In a few of their tests only one goroutine or a server computes, for long, or they count allocations, which
+# the race detector adds to: these tests run without it.
+meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limiter|lines|readahead|relay|telemetry|topk))$'
+alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
+alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
+alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
+alone+='|ParseFindsWhatCaddyEncodes|(Permissions|DenyCache)?Conforms?|Cluster)$'
+
 if [[ $* == -prepare ]]; then
-	go build "${build[@]}" -race ./...
-	go build "${build[@]}" ./...
+	compile() { go list "${build[@]}" -export -test -deps "$@" >/dev/null; }
+	compile -race $(go list ./... | grep -E "$meet")
+	for module in . internal/faultsim internal/browsertest internal/plugintest; do (cd "$module" && compile ./...); done
 	exit
 fi
 
@@ -49,15 +59,6 @@ run() {
 	(cd "$directory" && "$gotestsum" --format "${GOTESTSUM_FORMAT:-pkgname-and-test-fails}" --hide-summary skipped \
 		-- "${flags[@]}" -parallel 4 -timeout 30m "$@") || echo "$name" >>"$results/failed"
 }
-
-# The packages in whose tests goroutines meet run under the race detector, which makes them several times
-# slower. In a few of their tests only one goroutine computes, for long, or counts allocations, which the
-# race detector adds to: these tests run without it.
-meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limiter|lines|readahead|relay|telemetry|topk))$'
-alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
-alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
-alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
-alone+='|ParseFindsWhatCaddyEncodes|(Permissions|DenyCache|Cluster)Conforms?)$'
 
 case "$*" in
 "") # two rows of runs side by side

@@ -117,7 +117,7 @@ func (m *meter) set(test string, runs bool) {
 
 // measure looks regularly until the program has ended.
 func (m *meter) measure(ended <-chan struct{}) {
-	ticker := time.NewTicker(200 * time.Millisecond)
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
@@ -133,7 +133,7 @@ func (m *meter) measure(ended <-chan struct{}) {
 
 // share gives the tests that run what was spent since the last look. A look costs milliseconds, so it is not repeated soon.
 func (m *meter) share() {
-	if time.Since(m.looked) < 50*time.Millisecond {
+	if time.Since(m.looked) < 200*time.Millisecond {
 		return
 	}
 	m.looked = time.Now()

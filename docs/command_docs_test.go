@@ -6,27 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
-	"github.com/spf13/cobra"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
-
-// rateLimitCommand returns the command as Caddy makes it.
-func rateLimitCommand() *cobra.Command {
-	registered := caddycmd.Commands()["rate-limit"]
-	cmd := &cobra.Command{Use: "caddy"}
-	child := &cobra.Command{Use: registered.Name, Short: registered.Short, Long: registered.Long}
-	registered.CobraFunc(child)
-	cmd.AddCommand(child)
-	return child
-}
 
 // docs/command.md lists all commands, and for each flag the commands that have it.
 func TestCommandReference(t *testing.T) {
 	var commands []string
 	flags := make(map[string][]string) // the commands of a flag, by --name, -n
-	cmd := rateLimitCommand()
+	cmd := caddytest.RateLimitCommand()
 	for _, flag := range flagsIn(cmd.PersistentFlags().FlagUsages()) {
 		flags[flag] = []string{"all"}
 	}
@@ -81,7 +68,7 @@ func TestCommandsInText(t *testing.T) {
 	found := 0
 	for _, page := range caddytest.Pages(t) {
 		for _, m := range command.FindAllStringSubmatch(prose(t, page), -1) {
-			sub, arguments, err := rateLimitCommand().Find(wordsOf(m[1]))
+			sub, arguments, err := caddytest.RateLimitCommand().Find(wordsOf(m[1]))
 			if strings.HasPrefix(m[1], "<command>") {
 				continue
 			}
@@ -120,6 +107,6 @@ func flagsIn(help string) (flags []string) {
 // Building the command is a part of each start of Caddy.
 func BenchmarkRateLimitCommand(b *testing.B) {
 	for b.Loop() {
-		rateLimitCommand()
+		caddytest.RateLimitCommand()
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -158,42 +156,7 @@ func (p *pagePrograms) run(args []string, output, problems *bytes.Buffer) (code 
 		output.Write(text)
 		return code, true
 	case len(args) > 2 && args[0] == "caddy" && args[1] == "rate-limit":
-		return runRateLimit(args[2:], "localhost:"+p.page.ports["2019"], output, problems)
+		return caddytest.RunRateLimit("localhost:"+p.page.ports["2019"], args[2:], output, problems)
 	}
 	return 0, false
-}
-
-// runRateLimit runs a subcommand of caddy rate-limit that asks running Caddys.
-func runRateLimit(args []string, admin string, output, problems *bytes.Buffer) (code int, done bool) {
-	sub := args[0]
-	if sub == "simulate" || sub == "ui" || strings.HasPrefix(sub, "-") || slices.ContainsFunc(args, needsProcess) {
-		return 0, false
-	}
-	if _, _, err := rateLimitCommand().Find(args[:1]); err == nil && !slices.Contains(args, "--address") {
-		args = append([]string{sub, "--address", admin}, args[1:]...)
-	}
-	root := rateLimitCommand().Root()
-	root.SilenceUsage = true // as Caddy's
-	root.SetArgs(append([]string{"rate-limit"}, args...))
-	root.SetOut(output)
-	root.SetErr(problems)
-	return exitCode(root.Execute()), true
-}
-
-// needsProcess reports whether an argument is about the directory, the input or the terminal of the process.
-func needsProcess(arg string) bool {
-	return arg == "--config" || arg == "-c" || arg == "--watch" || arg == "-" || strings.HasPrefix(arg, "@")
-}
-
-// exitCode returns the code with which Caddy ends after an error of a command.
-func exitCode(err error) int {
-	if err == nil {
-		return 0
-	}
-	if e := reflect.ValueOf(err); e.Kind() == reflect.Pointer && e.Elem().Kind() == reflect.Struct {
-		if code := e.Elem().FieldByName("ExitCode"); code.IsValid() {
-			return int(code.Int())
-		}
-	}
-	return 1
 }

@@ -15,7 +15,7 @@ import (
 func TestGiveBackNeverSent(t *testing.T) {
 	server := redistest.Start(t)
 	down := make(chan struct{})
-	var refused, opened, closed atomic.Int64
+	var denied, opened, closed atomic.Int64
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestGiveBackNeverSent(t *testing.T) {
 			}
 			select {
 			case <-down:
-				if refused.Add(1) == 1 {
+				if denied.Add(1) == 1 {
 					_ = near.Close()
 					continue
 				}
@@ -59,8 +59,8 @@ func TestGiveBackNeverSent(t *testing.T) {
 	if err := refund(s, r, 1); err != nil {
 		t.Errorf("the give-back failed: %v", err)
 	}
-	if n := server.Calls(t, "evalsha") - calls; n != 1 || refused.Load() < 2 {
-		t.Errorf("%d calls after %d connections, want 1 after 2", n, refused.Load())
+	if n := server.Calls(t, "evalsha") - calls; n != 1 || denied.Load() < 2 {
+		t.Errorf("%d calls after %d connections, want 1 after 2", n, denied.Load())
 	}
 	if _, err := s.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
 		t.Errorf("error %v, %+v, want 9 remaining", err, r[0].Outcome.Decisions)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,33 +24,49 @@ type CommandResult struct {
 	Code     int
 }
 
-// RateLimit runs caddy rate-limit. Without --address it asks c. It runs in this process, because the start of another one costs
-// more than most commands, unless the command needs the directory of c, or does not end by itself.
+// RateLimit runs caddy rate-limit. Without --address it asks c.
 func (c *Caddy) RateLimit(t testing.TB, args ...string) CommandResult {
 	t.Helper()
-	if slices.ContainsFunc(args, needsProcess) {
+	var stdout, stderr bytes.Buffer
+	code, done := RunRateLimit(c.Admin, args, &stdout, &stderr)
+	if !done {
 		return c.rateLimitProcess(t, args)
 	}
-	rateLimit := caddycmd.Commands()["rate-limit"]
-	sub := &cobra.Command{Use: rateLimit.Name + " " + rateLimit.Usage, Short: rateLimit.Short, Long: rateLimit.Long}
-	rateLimit.CobraFunc(sub)
-	root := &cobra.Command{Use: "caddy", SilenceUsage: true}
-	root.AddCommand(sub)
-	var stdout, stderr bytes.Buffer
-	root.SetOut(&stdout)
-	root.SetErr(&stderr)
-	line := []string{"rate-limit"}
-	if !slices.Contains(args, "--address") {
-		line = append(line, "--address", c.Admin)
-	}
-	root.SetArgs(append(line, args...))
-	code := exitCode(root.Execute())
 	return CommandResult{fmt.Sprintf("%q", args), stdout.String(), stderr.String(), code}
 }
 
-// needsProcess reports whether a command with an argument runs in a separate process.
+// RateLimitCommand returns the command caddy rate-limit as Caddy makes it.
+func RateLimitCommand() *cobra.Command {
+	registered := caddycmd.Commands()["rate-limit"]
+	cmd := &cobra.Command{Use: registered.Name + " " + registered.Usage, Short: registered.Short, Long: registered.Long}
+	registered.CobraFunc(cmd)
+	root := &cobra.Command{Use: "caddy", SilenceUsage: true}
+	root.AddCommand(cmd)
+	return cmd
+}
+
+// RunRateLimit runs caddy rate-limit in this process, because the start of another one costs more than most commands. Without
+// --address it asks an admin endpoint. It returns the code with which Caddy would end. If done is false, a separate process
+// must run the command.
+func RunRateLimit(admin string, args []string, stdout, stderr io.Writer) (code int, done bool) {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") || slices.ContainsFunc(args, needsProcess) {
+		return 0, false
+	}
+	line := []string{"rate-limit"}
+	if !slices.Contains(args, "--address") {
+		line = append(line, "--address", admin)
+	}
+	root := RateLimitCommand().Root()
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetArgs(append(line, args...))
+	return exitCode(root.Execute()), true
+}
+
+// needsProcess reports whether an argument is about the directory, the input or the terminal of the process, or is a command
+// that does not end by itself.
 func needsProcess(arg string) bool {
-	return slices.Contains([]string{"--config", "-c", "--watch", "simulate", "ui"}, arg) || strings.HasPrefix(arg, "@")
+	return slices.Contains([]string{"--config", "-c", "--watch", "-", "simulate", "ui"}, arg) || strings.HasPrefix(arg, "@")
 }
 
 // exitCode returns the code with which Caddy ends after a command.

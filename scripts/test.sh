@@ -90,9 +90,9 @@ esac
 if [[ -e $results/costs ]]; then
 	printf '\nThe costliest packages and tests, in processor seconds:\n'
 	sort -rn "$results/costs" >"$results/sorted"
-	grep ' package ' "$results/sorted" | head -15
+	grep -m 15 ' package ' "$results/sorted" || true # no pipe to head, which would end grep by a signal
 	echo
-	grep -v ' package ' "$results/sorted" | head -15
+	grep -m 15 -v ' package ' "$results/sorted" || true
 fi
 if [[ -e $results/failed ]]; then
 	echo "failed: $(tr '\n' ' ' <"$results/failed")" >&2

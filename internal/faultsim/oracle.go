@@ -269,13 +269,10 @@ func (o *oracle) checkOnce() {
 		if o.count(q.sent, q.ended.Add(giveBack), loses) > 0 { // only what was charged after the response is left
 			allowed = append(allowed, q.trueCost-q.cost)
 		}
-		for _, once := range slices.Clone(allowed) { // a request that waits for a slot asks again after its answer was lost
+		for _, once := range slices.Clone(allowed) { // a request asks again if it waits for a slot, or other overrides are in force
 			for n := range o.charges[keys[i]] - 1 {
 				allowed = append(allowed, once+int64(n+1)*q.cost)
 			}
-		}
-		if o.cluster != nil && o.scenario.waitsForSlots() && !o.isCertain(q) {
-			continue // it has asked several nodes again and again, and each refund may have been lost
 		}
 		if o.isFrozenOut(q) { // Redis runs its message too late
 			allowed = []int64{0}

@@ -92,11 +92,6 @@ func (s *scenario) delays() bool {
 	return slices.ContainsFunc(s.zones, func(z *zonePlan) bool { return z.delay > 0 })
 }
 
-// waitsForSlots reports whether requests wait for a slot.
-func (s *scenario) waitsForSlots() bool {
-	return slices.ContainsFunc(s.zones, func(z *zonePlan) bool { return z.slots > 0 && z.delay > 0 })
-}
-
 // hasSeveralValues reports whether Redis has several values for a key.
 func (s *scenario) hasSeveralValues() bool {
 	return len(s.zones) > 2 || s.zones[1].ban != nil

@@ -44,7 +44,7 @@ type world struct {
 
 	mu       sync.Mutex
 	failures []failure
-	charges  map[string]int // by key: how often instances asked a Redis that granted the request, or whose answer was lost
+	charges  map[string]int // by key: how often a Redis may have charged it
 }
 
 // failure is an error that an instance has reported.
@@ -181,11 +181,11 @@ type backend struct {
 	counts limiter.OutageCounts
 }
 
-// Take implements [store.Store]. It counts what may be charged. If other overrides are in force on one node of a cluster,
-// what another node has charged is given back, which can be lost.
+// Take implements [store.Store]. It counts what may be charged. In a cluster this is each call: what one node has charged is
+// given back if another one denies the request or other overrides are in force there, and this can be lost.
 func (b *backend) Take(ctx context.Context, requests []store.Request) (allowed bool, err error) {
 	allowed, err = b.DenyCache.Take(ctx, requests)
-	if allowed || err != nil && (!store.IsOverridden(err) || b.world.scenario.topology == "cluster") {
+	if allowed || err != nil && !store.IsOverridden(err) || b.world.cluster != nil {
 		b.world.mu.Lock()
 		defer b.world.mu.Unlock()
 		for i := range requests {

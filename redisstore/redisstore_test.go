@@ -45,19 +45,7 @@ func TestConforms(t *testing.T) {
 	})
 }
 
-// A deny cache conforms before a Redis behind a Unix socket, too.
-func TestDenyCacheConforms(t *testing.T) {
-	redistest.Long(t)
-	server := redistest.StartUnix(t)
-	n := 0
-	storetest.Run(t, func(t *testing.T) storetest.Store {
-		n++
-		s := open(t, redisstore.Options{Address: []string{server.Addr, "unix://" + server.Addr}[n%2], KeyPrefix: fmt.Sprint("test", n)})
-		return &storetest.Decorated{Store: store.NewDenyCache(s), Inner: s, LateRefunds: true}
-	})
-}
-
-// A user with the permissions in docs/redis.md can do everything, over TLS, too.
+// A user with the permissions in docs/redis.md can do everything, over TLS and behind a deny cache, too.
 func TestPermissionsConform(t *testing.T) {
 	redistest.Long(t)
 	certificates := redistest.NewCertificates(t)
@@ -70,7 +58,8 @@ func TestPermissionsConform(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		n++
 		server.Client.FlushAll(context.Background()) // all keys have the prefix that is permitted
-		return open(t, redisstore.Options{Address: []string{"rediss://", ""}[n%2] + server.Addr, TLS: settings, Username: "caddy", Password: "secret"})
+		s := open(t, redisstore.Options{Address: []string{"rediss://", ""}[n%2] + server.Addr, TLS: settings, Username: "caddy", Password: "secret"})
+		return &storetest.Decorated{Store: store.NewDenyCache(s), Inner: s, LateRefunds: true}
 	})
 }
 

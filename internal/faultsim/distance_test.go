@@ -22,17 +22,18 @@ func TestDistance(t *testing.T) {
 		name     string
 		distance []time.Duration // there and back; one phase each
 		callers  int
-		batch    int // see redisstore.Options
+		busy     bool // while the distance is learned, too
+		batch    int  // see redisstore.Options
 		perKey   time.Duration
 		// At the end of each phase
 		takes  []float64 // wanted takes a millisecond, at least
 		shared []float64 // wanted takes a message, at least
 	}{
-		{"near and busy", []time.Duration{near}, 64, 0, 50 * time.Microsecond, []float64{18}, []float64{18}},
-		{"far", []time.Duration{far}, 100, 0, 0, []float64{9.2}, []float64{2}},
-		{"very far", []time.Duration{veryFar}, 100, 0, 0, []float64{0.95}, []float64{1}},
-		{"each its own call", []time.Duration{near}, 64, -1, 50 * time.Microsecond, []float64{14}, []float64{1}},
-		{"goes away and comes back", []time.Duration{near, far, near}, 64, 0, 50 * time.Microsecond, []float64{18, 5.8, 18}, []float64{18, 1, 18}},
+		{"near and busy", []time.Duration{near}, 64, true, 0, 50 * time.Microsecond, []float64{18}, []float64{18}},
+		{"far", []time.Duration{far}, 100, false, 0, 0, []float64{9.2}, []float64{2}},
+		{"very far", []time.Duration{veryFar}, 100, false, 0, 0, []float64{0.95}, []float64{1}},
+		{"each its own call", []time.Duration{near}, 64, false, -1, 50 * time.Microsecond, []float64{14}, []float64{1}},
+		{"goes away and comes back", []time.Duration{near, far, near}, 64, false, 0, 50 * time.Microsecond, []float64{18, 5.8, 18}, []float64{18, 1, 18}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, 0, func(t *testing.T) {
@@ -55,12 +56,16 @@ func TestDistance(t *testing.T) {
 					t.Fatal(err)
 				}
 				limits := []store.Limit{store.NewLimit("z", "", l)}
-				var ended atomic.Bool
+				var ended, busy atomic.Bool
 				var callers sync.WaitGroup
 				call := func(n int) {
 					key, r := fmt.Sprint(n), rand.New(rand.NewPCG(uint64(n), 0))
 					for !ended.Load() {
-						time.Sleep(span(r, 0, time.Millisecond)) // in simulated time
+						pause := 100 * time.Millisecond
+						if busy.Load() {
+							pause = time.Millisecond
+						}
+						time.Sleep(span(r, 0, pause)) // in simulated time
 						if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits}}); err != nil {
 							t.Errorf("%v", err)
 							return
@@ -69,6 +74,7 @@ func TestDistance(t *testing.T) {
 				}
 				for phase, distance := range test.distance {
 					client.SetDelay(distance/2, distance/2)
+					busy.Store(test.busy)
 					if phase == 0 {
 						for n := range test.callers {
 							callers.Go(func() { call(n) })
@@ -76,6 +82,8 @@ func TestDistance(t *testing.T) {
 					}
 					const learned, watched = 2200 * time.Millisecond, 300 * time.Millisecond
 					time.Sleep(learned) // in simulated time
+					busy.Store(true)
+					time.Sleep(watched) // in simulated time, until all are busy
 					m, n := messages.Load(), takes.Load()
 					time.Sleep(watched) // in simulated time
 					m, n = messages.Load()-m, takes.Load()-n

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 60, "how many seeds TestFaults tries; 0: until it is stopped")
+	seeds = flag.Int("seeds", 40, "how many seeds TestFaults tries; 0: until it is stopped")
 	from  = flag.Uint64("from", 0, "the first seed that TestFaults tries")
 	seed  = flag.Int64("seed", -1, "the only seed that TestFaults tries, with its history")
 	times = flag.Int("times", 1, "how often TestFaults tries the only seed")

@@ -117,11 +117,11 @@ func TestLostReplies(t *testing.T) {
 				inBubble(t, 0, func(t *testing.T) {
 					tr := newTraffic(t, distance, timeout, 0)
 					tr.run(t, func() {
-						time.Sleep(time.Second) // in virtual time
-						tr.forgetWaits()        // for the first connections
+						time.Sleep(500*time.Millisecond + 10*distance) // in virtual time
+						tr.forgetWaits()                               // for the first connections
 						for _, loses := range []int64{1, inARow} {
 							tr.lose.Store(loses)
-							time.Sleep(1200 * time.Millisecond) // in virtual time
+							time.Sleep(500 * time.Millisecond) // in virtual time
 						}
 					})
 					t.Logf("%d takes of lost messages, %d decided locally; the others waited for %v at most", tr.lost.Load(), tr.local, tr.longest)
@@ -185,7 +185,7 @@ func TestStalledRedis(t *testing.T) {
 						}
 						inFlight = max(inFlight, tr.redis.Stats().InUse)
 					}
-					time.Sleep(2 * timeout) // in virtual time
+					time.Sleep(time.Second) // in virtual time
 				})
 				t.Logf("local budgets decided %d takes in %v at most; the others waited for %v at most", tr.local, tr.longestLocal, tr.longest)
 				if inFlight > most {

@@ -31,34 +31,21 @@ type givesBack struct{ *redisstore.Cluster }
 // GivesBack implements [storetest.GivesBack].
 func (givesBack) GivesBack() {}
 
-// The store in the simulated Redis decides all that stores are tested with as the functions in Go do.
+// The store in a cluster of simulated Redis servers decides all that stores are tested with as the functions in Go do.
 func TestConforms(t *testing.T) {
-	for _, cluster := range []bool{false, true} {
-		t.Run(fmt.Sprintf("cluster=%v", cluster), func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) storetest.Store {
-				n := simredis.NewNetwork()
-				o := redisstore.Options{Address: "10.0.0.1:6379", Timeout: 30 * time.Second, Dialer: n.NewClient(0), Cluster: cluster}
-				if !cluster {
-					n.NewServer(o.Address).SetScriptTime(0, 0)
-					s, err := redisstore.New(o, redisstore.Hooks{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					t.Cleanup(func() { _ = s.Close() })
-					return s
-				}
-				for _, node := range n.NewCluster(o.Address, "10.0.0.2:6379", "10.0.0.3:6379").Nodes {
-					node.SetScriptTime(0, 0)
-				}
-				s, err := redisstore.NewCluster(o, redisstore.Hooks{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = s.Close() })
-				return givesBack{s}
-			})
-		})
-	}
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		n := simredis.NewNetwork()
+		o := redisstore.Options{Address: "10.0.0.1:6379", Timeout: 30 * time.Second, Dialer: n.NewClient(0), Cluster: true}
+		for _, node := range n.NewCluster(o.Address, "10.0.0.2:6379", "10.0.0.3:6379").Nodes {
+			node.SetScriptTime(0, 0)
+		}
+		s, err := redisstore.NewCluster(o, redisstore.Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return givesBack{s}
+	})
 }
 
 // startBoth starts a real Redis and a simulated one. It returns a function that runs a script in both, and fails unless

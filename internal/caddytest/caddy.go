@@ -28,7 +28,8 @@ type Caddy struct {
 	Loops int    // how many servers accept connections when none is on its way out
 
 	*Background
-	log *Output
+	log     *Output
+	ordered bool // it has loaded a Caddyfile with the option order, which an older Caddy keeps for the next one
 }
 
 // Start returns a Caddy with a configuration, in which {$SITE} and {$ADMIN} stand for its addresses. It is one that
@@ -171,6 +172,7 @@ func (c *Caddy) WaitForLog(t testing.TB, text string) {
 // comment is loaded, too.
 func (c *Caddy) Load(t testing.TB, config, contentType string) Response {
 	t.Helper()
+	c.ordered = c.ordered || strings.Contains(config, "\torder ")
 	r, err := c.Do("POST", "http://"+c.Admin+"/load", c.Expand(config), "Content-Type", contentType, "Cache-Control", "must-revalidate")
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ func (c *Caddy) giveBack(t testing.TB) {
 		return
 	default:
 	}
-	if t.Failed() || !c.clear() {
+	if t.Failed() || c.ordered || !c.clear() {
 		c.Stop()
 		return
 	}

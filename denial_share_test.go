@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 
 // A zone denies a request by a limit or by a ban.
 func TestShareCounts(t *testing.T) {
-	z := telemetry.Zone{Name: t.Name()}
+	z := telemetry.Zone{Name: fmt.Sprint(t.Name(), time.Now().UnixNano())} // the process counts by name, also with -count
 	for range 3 {
 		z.CountOutcome(telemetry.OutcomeAllowed)
 		z.CountDecision(telemetry.OutcomeShadowDenied, time.Millisecond)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -143,5 +144,21 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 	}
 	if len(q.calls) != 2 || q.calls[0] != back {
 		t.Error("the take has overtaken the give-back")
+	}
+}
+
+// Calls that are put back stand where they stood when they were queued. At equal instants they stand in the order
+// in which they are put back, and before the calls that were not taken out.
+func TestPutBack(t *testing.T) {
+	at := func(seconds int64) *pendingCall { return &pendingCall{queued: time.Unix(seconds, 0)} }
+	a, b, c, d, e, f := at(1), at(2), at(2), at(2), at(3), at(4)
+	q := &queue{calls: []*pendingCall{d, f}}
+	q.putBackLocked([]*pendingCall{e, b, c, a})
+	got, sorted := "", []*pendingCall{a, b, c, d, e, f}
+	for _, call := range q.calls {
+		got += string("abcdef"[slices.Index(sorted, call)])
+	}
+	if got != "abcdef" {
+		t.Errorf("the calls stand in the order %s, want abcdef", got)
 	}
 }

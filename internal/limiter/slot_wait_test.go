@@ -144,3 +144,39 @@ func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
 		})
 	}
 }
+
+// A peek at a request that would wait names the zone without a free slot, whichever zone that is, and takes nothing.
+func TestPeekNamesZoneWithoutSlot(t *testing.T) {
+	for full := range 2 {
+		first, second := newQueueTest(t, inMemory(), "gcra 1 1000000 1", 10), newQueueTest(t, inMemory(), "gcra 1 1000000 1", 10)
+		newState := func() *State {
+			state := &State{Limiter: first.handler}
+			for n, z := range []*Zone{first.zone, second.zone} {
+				name, limit := []string{"a", "b"}[n], int64(2)
+				if n == full {
+					limit = 1
+				}
+				state.Requests = append(state.Requests, store.Request{Zone: name, Slots: &store.Slots{ID: store.SlotsID(name, ""), Limit: limit}})
+				state.Entries = append(state.Entries, Entry{Zone: z, LimitSet: &LimitSet{}})
+			}
+			for n := range state.Entries {
+				state.Entries[n].Request = &state.Requests[n]
+			}
+			return state
+		}
+		holder := newState()
+		if err := first.handler.decide(t.Context(), holder); err != nil || !holder.Allowed {
+			t.Fatal(holder.Allowed, err)
+		}
+		for range 2 {
+			peek := newState()
+			peek.Explained = true
+			if slotless, err := peek.Peek(t.Context()); err != nil || slotless != &peek.Entries[full] {
+				t.Errorf("a peek at zone %d without a slot returns %v, %v", full, slotless, err)
+			}
+		}
+		holder.finish()
+		wantNoPlaces(t, first.zone)
+		wantNoPlaces(t, second.zone)
+	}
+}

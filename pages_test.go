@@ -23,7 +23,6 @@ func TestSnippets(t *testing.T) {
 	t.Setenv("SENTINEL_PASSWORD", "secret")
 	t.Setenv("KEYS_SECRET", "secret")
 	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
-	logs := t.TempDir()
 	count := make(map[string]int)
 	type snippet struct {
 		page string

@@ -118,7 +118,7 @@ func (c *Caddy) clear() bool {
 	}
 	isClear := func() bool {
 		loops, ours := c.goroutines()
-		return loops == 1 && ours == 0 && strings.Contains(c.Logged(), mark)
+		return loops == 1 && ours == 0 && strings.Contains(c.Logged(), mark) // that of the admin endpoint
 	}
 	for deadline := time.Now().Add(clearing); !isClear(); time.Sleep(5 * time.Millisecond) { // a poll
 		if time.Now().After(deadline) {
@@ -138,10 +138,11 @@ func (c *Caddy) clear() bool {
 const clearing = 5 * time.Second
 
 // goroutines counts the servers that accept connections, that of the admin endpoint too, and the goroutines of the
-// module. If it can't ask, because that endpoint is being replaced, it says many.
+// module. While that endpoint is being replaced, it says many: the old one drops connections that it has not taken yet.
 func (c *Caddy) goroutines() (loops, ours int) {
 	r, err := c.Do("GET", "http://"+c.Admin+"/debug/pprof/goroutine?debug=2", "")
-	if err != nil {
+	// Of these, one serves the endpoint. Others are about to serve it, or stop the old one.
+	if err != nil || strings.Count(r.Text, "\ncreated by github.com/caddyserver/caddy/v2.replaceLocalAdminServer") != 1 {
 		return math.MaxInt, math.MaxInt
 	}
 	for stack := range strings.SplitSeq(r.Text, "\n\n") {

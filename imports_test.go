@@ -29,6 +29,7 @@ func goList(t *testing.T, args ...string) []string {
 // floors are the packages of the product, from top to bottom. A package imports only packages of lower floors. Commands
 // are left out, because nothing imports them.
 var floors = [][]string{
+	{"simulate"},
 	{".", "examples/webhook"},
 	{"internal/admin", "internal/command", "internal/simulate/configuration"},
 	{"internal/routes", "internal/simulate/htmlreport", "internal/simulate/propose"},
@@ -65,6 +66,9 @@ var onStandardLibrary = []string{
 	"algorithms", "internal/adminapi", "internal/closest", "internal/defaults", "internal/formvalue", "internal/httpfields", "internal/jsonvalue",
 	"internal/topk", "redisstore/internal/slots",
 }
+
+// onlySimulated are parts of the paths of packages that a Caddy without package simulate does not compile.
+var onlySimulated = []string{"/simulate", "/accesslog", "/fastjson", "/progressbar"}
 
 // goPackage is a package as go list describes it.
 type goPackage struct {
@@ -126,14 +130,16 @@ func TestImportsRunOneWay(t *testing.T) {
 				t.Errorf("%s imports %s: only redisstore may", path, imported)
 			case slices.Contains(testKits, own) || imported == "testing":
 				t.Errorf("%s imports %s, which is for tests", path, imported)
-			case own == "." && !strings.HasPrefix(path, "cmd/"):
-				t.Errorf("%s imports the root: only commands and tests may", path)
+			case own == "." && !strings.HasPrefix(path, "cmd/") && path != "simulate":
+				t.Errorf("%s imports the root: only commands, simulate and tests may", path)
 			case known && own != "" && floorOf[own] <= floor:
 				t.Errorf("%s imports %s, which is not on a lower floor", path, own)
 			}
 		}
 		for _, dep := range p.Deps {
 			switch {
+			case path == "." && slices.ContainsFunc(onlySimulated, func(part string) bool { return strings.Contains(dep, part) }):
+				t.Errorf("the root depends on %s, which only simulate needs", dep)
 			case slices.Contains(withoutCaddy, path) && strings.Contains(dep, "caddyserver/"):
 				t.Errorf("%s depends on %s", path, dep)
 			case slices.Contains(onStandardLibrary, path) && strings.Contains(strings.SplitN(dep, "/", 2)[0], ".") &&

@@ -18,12 +18,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
 )
 
 func init() {
 	caddy.RegisterModule(Handler{})
-	command.Register(configuration.Load)
+	command.Register()
 }
 
 // Handler limits requests by zones. A zone is a named rule: it says which requests it matches,

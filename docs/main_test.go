@@ -3,7 +3,7 @@ package docs_test
 import (
 	"testing"
 
-	_ "github.com/caddy-rate-limit/caddy-rate-limit"
+	_ "github.com/caddy-rate-limit/caddy-rate-limit/simulate" // and the rate limiter
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 

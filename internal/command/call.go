@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -38,23 +36,12 @@ func newCall(cmd *cobra.Command, args []string) (*call, error) {
 		return nil, err
 	}
 	c := &call{cmd: cmd, args: args, instances: instances, json: boolFlag(cmd, "json"), out: cmd.OutOrStdout()}
-	c.style.Colored = c.onTerminal() && isColored()
+	c.style.Colored = c.onTerminal() && terminal.IsColored()
 	return c, nil
 }
 
 // onTerminal reports whether people see the output at once.
-func (c *call) onTerminal() bool { return terminalOf(c.out) != nil }
-
-// terminalOf returns the terminal to which an output goes, or nil.
-func terminalOf(output any) *os.File {
-	if file, ok := output.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		return file
-	}
-	return nil
-}
-
-// isColored reports whether the user of the terminal wants colors.
-func isColored() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+func (c *call) onTerminal() bool { return terminal.Of(c.out) != nil }
 
 func boolFlag(cmd *cobra.Command, name string) bool {
 	value, _ := cmd.Flags().GetBool(name)

@@ -21,15 +21,15 @@ With Redis the change holds for all instances. Others follow within a second.
 In memory it holds for the instances in --address.`
 
 func overrideCommand() *cobra.Command {
-	cmd := keySubcommand(manual{
-		use:   "override <zone> <key> [limit...]",
-		short: "Gives a key other limits, or removes them",
-		long: `
+	cmd := keySubcommand(Manual{
+		Use:   "override <zone> <key> [limit...]",
+		Short: "Gives a key other limits, or removes them",
+		Long: `
 Gives a key other limits, or with 'unlimited' no limit. Write a limit as in a
 Caddyfile. Quote each limit if there are several. Without --for the override has
 no end. With --remove the key has the limits of its zone again. The zone needs
 the option runtime_overrides.` + changeNote,
-		examples: `
+		Examples: `
   $ caddy rate-limit override api customer-7 token_bucket 100 1m
   $ caddy rate-limit override api customer-7 'token_bucket 100 1s' 'fixed_window 10000 1d' --for 24h
   $ caddy rate-limit override api 203.0.113.9 unlimited --for 1h
@@ -38,11 +38,11 @@ the option runtime_overrides.` + changeNote,
 		limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
 		switch {
 		case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
-			return usageErrorf("--remove can't stand beside limits or --for: leave them out")
+			return UsageErrorf("--remove can't stand beside limits or --for: leave them out")
 		case remove:
 			return c.change("DELETE", "override", nil, overrideResult)
 		case len(limits) == 0:
-			return usageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
+			return UsageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
 		}
 		body := map[string]any{"limits": limits}
 		if len(limits) == 1 && limits[0] == "unlimited" {
@@ -63,12 +63,12 @@ the option runtime_overrides.` + changeNote,
 }
 
 func banCommand() *cobra.Command {
-	cmd := keySubcommand(manual{
-		use:   "ban <zone> <key>",
-		short: "Denies all requests of a key for a while",
-		long: `
+	cmd := keySubcommand(Manual{
+		Use:   "ban <zone> <key>",
+		Short: "Denies all requests of a key for a while",
+		Long: `
 Denies all requests of a key, from now on. The zone needs the option ban.` + changeNote,
-		examples: `
+		Examples: `
   $ caddy rate-limit ban login 203.0.113.9
   $ caddy rate-limit ban login 203.0.113.9 --for 24h`,
 	}, []completion{zonesWith(hasBan), deniedOrListedKeys("")}, func(c *call) error {
@@ -87,25 +87,25 @@ Denies all requests of a key, from now on. The zone needs the option ban.` + cha
 }
 
 func unbanCommand() *cobra.Command {
-	return keySubcommand(manual{
-		use:   "unban <zone> <key>",
-		short: "Ends the ban of a key",
-		long: `
+	return keySubcommand(Manual{
+		Use:   "unban <zone> <key>",
+		Short: "Ends the ban of a key",
+		Long: `
 Ends the ban of a key, and forgets its earlier bans and the denials that count
 toward the next one. Charges stay. The zone needs the option ban.` + changeNote,
-		examples: `
+		Examples: `
   $ caddy rate-limit unban login 203.0.113.9`,
 	}, []completion{zonesWith(hasBan), deniedOrListedKeys("bans")}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
 }
 
 func resetCommand() *cobra.Command {
-	return keySubcommand(manual{
-		use:   "reset <zone> <key>",
-		short: "Restores all budgets of a key, and ends its ban",
-		long: `
+	return keySubcommand(Manual{
+		Use:   "reset <zone> <key>",
+		Short: "Restores all budgets of a key, and ends its ban",
+		Long: `
 Restores all budgets of a key, ends its ban, and forgets its earlier bans.
 An override stays. Requests in flight still count for concurrency.` + changeNote,
-		examples: `
+		Examples: `
   $ caddy rate-limit reset api customer-7
   $ caddy rate-limit reset api 2001:db8::/64`,
 	}, []completion{zonesWith(anyZone), deniedOrListedKeys("")}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
@@ -124,7 +124,7 @@ func limitTexts(args []string) []string {
 func durationFlag(cmd *cobra.Command, name string) (string, error) {
 	text := stringFlag(cmd, name)
 	if d, err := caddy.ParseDuration(text); text != "" && (err != nil || d < time.Millisecond) {
-		return "", usageErrorf("--%s %q is not a span of time: write for example 30m, 1h or 7d", name, text)
+		return "", UsageErrorf("--%s %q is not a span of time: write for example 30m, 1h or 7d", name, text)
 	}
 	return text, nil
 }

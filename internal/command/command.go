@@ -14,13 +14,10 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 )
 
-// Register registers the command with Caddy. load makes the configuration of a simulation from the JSON of a
-// configuration of Caddy. It is a parameter, because this package doesn't import the handler.
-func Register(load func(config []byte, without ...string) (simulate.Configuration, error)) {
+// Register registers the command with Caddy.
+func Register() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "rate-limit",
 		Usage: "<command>",
@@ -41,7 +38,7 @@ a key that begins with a dash. With --encoded, the key is percent-encoded.
 Exit codes: 0 for success, 1 for an error or if 'status' finds a Redis that fails, 2
 for wrong usage, 3 if the request of 'explain' would be denied, and 130 if
 'simulate' was interrupted.`,
-		CobraFunc: func(cmd *cobra.Command) { configure(cmd, load) },
+		CobraFunc: configure,
 	})
 }
 
@@ -50,7 +47,7 @@ for wrong usage, 3 if the request of 'explain' would be denied, and 130 if
 const (
 	exitUsage       = 2
 	exitDenied      = 3
-	exitInterrupted = 130 // as a shell reports SIGINT
+	ExitInterrupted = 130 // as a shell reports SIGINT
 )
 
 // wrongNumber matches the error of the flag parser about a number.
@@ -61,8 +58,28 @@ const helpFooter = `
 All about this command: https://github.com/caddy-rate-limit/caddy-rate-limit/blob/main/docs/command.md
 `
 
+// Simulate makes the subcommand simulate. It is nil in a Caddy without package simulate, which sets it.
+var Simulate func() *cobra.Command
+
+// missingSimulate returns a command that says how to get simulate.
+func missingSimulate() *cobra.Command {
+	return &cobra.Command{
+		Use:                "simulate <log...>",
+		Short:              "Replays access logs through limits: not in this Caddy",
+		DisableFlagParsing: true, // these flags are those of another command
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return fail(cmd, errors.New("this Caddy has no simulate: build one with xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate "+
+				"(caddy upgrade and caddy add-package leave it out)"))
+		},
+	}
+}
+
 // configure adds flags and subcommands to the command.
-func configure(cmd *cobra.Command, load loadConfiguration) {
+func configure(cmd *cobra.Command) {
+	simulate := Simulate
+	if simulate == nil {
+		simulate = missingSimulate
+	}
 	cmd.Long = strings.TrimSpace(cmd.Long)
 	cmd.Example = `  $ caddy rate-limit status
   $ caddy rate-limit explain https://example.com/login --client-ip 203.0.113.9
@@ -81,7 +98,7 @@ func configure(cmd *cobra.Command, load loadConfiguration) {
 		if match := wrongNumber.FindStringSubmatch(err.Error()); match != nil {
 			err = fmt.Errorf("--%s takes a number, not %q: write for example --%[1]s 100", match[2], match[1])
 		}
-		return fail(cmd, usageErrorf("%w%s", err, flagHint(cmd, err.Error())))
+		return fail(cmd, UsageErrorf("%w%s", err, flagHint(cmd, err.Error())))
 	})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -108,7 +125,7 @@ func configure(cmd *cobra.Command, load loadConfiguration) {
 		unbanCommand(),
 		resetCommand(),
 		uiCommand(),
-		simulateCommand(load),
+		simulate(),
 	)
 	for _, sub := range cmd.Commands() {
 		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "denial", "listen"} {
@@ -120,15 +137,16 @@ func configure(cmd *cobra.Command, load loadConfiguration) {
 // usageError is an error about how a command is written.
 type usageError struct{ error }
 
-func usageErrorf(format string, args ...any) error {
+// UsageErrorf returns an error about how a command is written.
+func UsageErrorf(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// These errors end a command with exitDenied, 1 or exitInterrupted. The command has printed everything.
+// These errors end a command with exitDenied, 1 or ExitInterrupted. The command has printed everything.
 var (
 	errDenied      = errors.New("denied")
 	errStoreFails  = errors.New("a store fails")
-	errInterrupted = errors.New("interrupted")
+	ErrInterrupted = errors.New("interrupted")
 )
 
 // fail prints an error, and returns an error for Caddy, which then prints nothing and ends the
@@ -142,8 +160,8 @@ func fail(cmd *cobra.Command, err error) error {
 		return exitWith(cmd, exitDenied)
 	case errors.Is(err, errStoreFails):
 		return err // Caddy ends with 1
-	case errors.Is(err, errInterrupted):
-		return exitWith(cmd, exitInterrupted)
+	case errors.Is(err, ErrInterrupted):
+		return exitWith(cmd, ExitInterrupted)
 	case errors.As(err, &usage):
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %s\nRun '%s --help' for usage.\n", printable(err.Error()), cmd.CommandPath())
 		return exitWith(cmd, exitUsage)
@@ -159,12 +177,12 @@ func exitWith(cmd *cobra.Command, code int) error {
 	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return code, nil })(cmd, nil)
 }
 
-// manual is the help of a command. use has its name and its arguments, such as "ban <zone> <key>".
-type manual struct{ use, short, long, examples string }
+// Manual is the help of a command. Use has its name and its arguments, such as "ban <zone> <key>".
+type Manual struct{ Use, Short, Long, Examples string }
 
 // subcommand returns a command that asks running Caddys.
-func subcommand(m manual, run func(*call) error) *cobra.Command {
-	cmd := newSubcommand(m, func(cmd *cobra.Command, args []string) error {
+func subcommand(m Manual, run func(*call) error) *cobra.Command {
+	cmd := NewSubcommand(m, func(cmd *cobra.Command, args []string) error {
 		c, err := newCall(cmd, args)
 		if err != nil {
 			return err
@@ -175,10 +193,10 @@ func subcommand(m manual, run func(*call) error) *cobra.Command {
 	return cmd
 }
 
-// newSubcommand returns a command that runs with the arguments in its manual.
+// NewSubcommand returns a command that runs with the arguments in its manual.
 // Arguments in brackets can be left out. An argument with ... can be repeated.
-func newSubcommand(m manual, run func(*cobra.Command, []string) error) *cobra.Command {
-	arguments := strings.Fields(m.use)[1:]
+func NewSubcommand(m Manual, run func(*cobra.Command, []string) error) *cobra.Command {
+	arguments := strings.Fields(m.Use)[1:]
 	minArguments, maxArguments := 0, len(arguments)
 	for _, a := range arguments {
 		if !strings.HasPrefix(a, "[") {
@@ -189,19 +207,19 @@ func newSubcommand(m manual, run func(*cobra.Command, []string) error) *cobra.Co
 		}
 	}
 	return &cobra.Command{
-		Use:     m.use,
-		Short:   m.short,
-		Long:    strings.TrimSpace(m.long),
-		Example: strings.Trim(m.examples, "\n"),
+		Use:     m.Use,
+		Short:   m.Short,
+		Long:    strings.TrimSpace(m.Long),
+		Example: strings.Trim(m.Examples, "\n"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) < minArguments:
-				return fail(cmd, usageErrorf("%s is missing: write %s", arguments[len(args)], usageOf(cmd, m.use)))
+				return fail(cmd, UsageErrorf("%s is missing: write %s", arguments[len(args)], usageOf(cmd, m.Use)))
 			case len(args) > maxArguments:
-				return fail(cmd, usageErrorf("%q is one argument too many: write %s, and quotes around an argument with spaces",
-					args[maxArguments], usageOf(cmd, m.use)))
+				return fail(cmd, UsageErrorf("%q is one argument too many: write %s, and quotes around an argument with spaces",
+					args[maxArguments], usageOf(cmd, m.Use)))
 			case len(args) > 0 && args[0] == "" && strings.Contains(arguments[0], "zone"):
-				return fail(cmd, usageErrorf("the name of the zone is empty: write %s", usageOf(cmd, m.use)))
+				return fail(cmd, UsageErrorf("the name of the zone is empty: write %s", usageOf(cmd, m.Use)))
 			}
 			return nil
 		},
@@ -221,12 +239,12 @@ func usageOf(cmd *cobra.Command, use string) string {
 
 // keySubcommand returns a command about a key of a zone, which are its first two arguments. The completions are of its
 // arguments.
-func keySubcommand(m manual, completions []completion, run func(*call) error) *cobra.Command {
+func keySubcommand(m Manual, completions []completion, run func(*call) error) *cobra.Command {
 	cmd := subcommand(m, func(c *call) (err error) {
 		c.zone, c.key = c.args[0], c.args[1]
 		if boolFlag(c.cmd, "encoded") {
 			if c.key, err = url.PathUnescape(c.key); err != nil {
-				return usageErrorf("the key %q is not percent-encoded (%w): write %%25 for each %%, or leave out --encoded", c.args[1], err)
+				return UsageErrorf("the key %q is not percent-encoded (%w): write %%25 for each %%, or leave out --encoded", c.args[1], err)
 			}
 		}
 		return run(c)
@@ -250,7 +268,7 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 	known := make(map[string]bool)
 	for _, address := range given {
 		if instead := betterAddress(address); instead != "" {
-			return nil, usageErrorf("%q is not the address of an admin endpoint: write for example %s", address, instead)
+			return nil, UsageErrorf("%q is not the address of an admin endpoint: write for example %s", address, instead)
 		}
 		if !known[address] {
 			known[address] = true
@@ -262,9 +280,6 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 
 // addressOfConfig returns the admin endpoint of a configuration file, or the default one without a file.
 func addressOfConfig(file, adapter string) (string, error) {
-	if hasNoAdmin(file, adapter) {
-		return "", fmt.Errorf("the configuration in %s has no admin endpoint: remove admin off", file)
-	}
 	address, err := caddycmd.DetermineAdminAPIAddress("", nil, file, adapter)
 	if err != nil {
 		return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)

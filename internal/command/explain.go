@@ -19,10 +19,10 @@ import (
 func explainCommand() *cobra.Command {
 	var method, data, clientIP, user, denial string
 	var headers []string
-	cmd := subcommand(manual{
-		use:   "explain [url]",
-		short: "Explains how Caddy would decide a request now",
-		long: `
+	cmd := subcommand(Manual{
+		Use:   "explain [url]",
+		Short: "Explains how Caddy would decide a request now",
+		Long: `
 Explains how Caddy would decide a request now: the zones that the request meets,
 its key in each zone, what remains of each limit, and which limit decides.
 Nothing is charged. -X, -H and -d are as in curl, but a body in JSON gets the
@@ -33,7 +33,7 @@ its body. For ten minutes --denial explains the request with this ID. Only the
 instance that denied the request knows the ID.
 
 The exit code is 3 if the request would be denied.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit explain https://example.com/orders
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
   $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'
@@ -48,12 +48,12 @@ The exit code is 3 if the request would be denied.`,
 				}
 			}
 			if url != "" || len(others) > 0 {
-				return usageErrorf("--denial stands for a whole request: leave out the URL and %s", cmp.Or(strings.Join(others, ", "), "other flags"))
+				return UsageErrorf("--denial stands for a whole request: leave out the URL and %s", cmp.Or(strings.Join(others, ", "), "other flags"))
 			}
 			return c.explain(adminapi.Request{Denial: denial})
 		}
 		if url == "" {
-			return usageErrorf("the URL is missing: write for example https://example.com/login, or --denial and a denial ID")
+			return UsageErrorf("the URL is missing: write for example https://example.com/login, or --denial and a denial ID")
 		}
 		r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
 		var err error
@@ -90,7 +90,7 @@ func headerFields(flags []string) (map[string]adminapi.Strings, error) {
 	for _, flag := range flags {
 		name, value, ok := strings.Cut(flag, ":")
 		if name = strings.TrimSpace(name); !ok || name == "" {
-			return nil, usageErrorf("--header %q is not a header field: write for example 'X-Api-Key: customer-7'", flag)
+			return nil, UsageErrorf("--header %q is not a header field: write for example 'X-Api-Key: customer-7'", flag)
 		}
 		name = http.CanonicalHeaderKey(name)
 		fields[name] = append(fields[name], strings.TrimSpace(value))

@@ -14,15 +14,15 @@ import (
 )
 
 func keyCommand() *cobra.Command {
-	return keySubcommand(manual{
-		use:   "key <zone> <key>",
-		short: "Shows what a key has left, its override and its ban",
-		long: `
+	return keySubcommand(Manual{
+		Use:   "key <zone> <key>",
+		Short: "Shows what a key has left, its override and its ban",
+		Long: `
 Shows the limits of a key with what remains, its override, its requests in
 flight, and its ban. Use it if you know the key from a log or from 'top', and
 'explain' if you know the request. A key that never came has full budgets.
 Instances that share a Redis have the same budgets, so only one of them is asked.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,

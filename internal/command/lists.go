@@ -19,12 +19,12 @@ import (
 )
 
 func bansCommand() *cobra.Command {
-	return listCommand("bans", manual{
-		short: "Shows the bans in force",
-		long: `
+	return listCommand("bans", Manual{
+		Short: "Shows the bans in force",
+		Long: `
 Shows the bans in force, of one zone or of all. The origin of a ban is 'denials'
 or 'operator'.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
@@ -32,12 +32,12 @@ or 'operator'.`,
 }
 
 func overridesCommand() *cobra.Command {
-	return listCommand("overrides", manual{
-		short: "Shows the overrides in force",
-		long: `
+	return listCommand("overrides", Manual{
+		Short: "Shows the overrides in force",
+		Long: `
 Shows the overrides in force, of one zone or of all: those in the configuration,
 and those that were set at run time.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit overrides
   $ caddy rate-limit overrides api
   $ caddy rate-limit overrides api --json`,
@@ -45,17 +45,17 @@ and those that were set at run time.`,
 }
 
 // listCommand returns a command that lists something of zones. has reports whether a zone can have any.
-func listCommand[T any](name string, m manual, has func(adminapi.Zone) bool,
+func listCommand[T any](name string, m Manual, has func(adminapi.Zone) bool,
 	view func(s style, now time.Time, bodies []decoded[map[string]T]) string,
 ) *cobra.Command {
 	var limit int
-	m.use = name + " [zone]"
-	m.long += `
+	m.Use = name + " [zone]"
+	m.Long += `
 
 Instances that share a Redis have one list, so only the first of them is asked.`
 	cmd := subcommand(m, func(c *call) error {
 		if limit < 1 {
-			return usageErrorf("--limit must be at least 1, not %d", limit)
+			return UsageErrorf("--limit must be at least 1, not %d", limit)
 		}
 		zone := c.argument(0)
 		places, failed := c.places(zone, oneOfRedis, has)

@@ -15,16 +15,16 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	cmd := subcommand(manual{
-		use:   "status",
-		short: "Shows the stores and zones, with requests per second",
-		long: `
+	cmd := subcommand(Manual{
+		Use:   "status",
+		Short: "Shows the stores and zones, with requests per second",
+		Long: `
 Shows each store with its state, each zone with its limits, and warnings. The
 requests per second are those of one second, or with --watch since the last
 output. The totals count from the start of the process. The numbers of several
 instances are added up. With --json, the output has the totals only.
 The exit code is 1 while a Redis fails.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --watch
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -28,7 +29,7 @@ func TestStatusExitCode(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(status)
 		}))
 		root, printed := &cobra.Command{Use: "rate-limit", SilenceUsage: true}, new(strings.Builder)
-		configure(root, nil)
+		configure(root)
 		root.SetArgs([]string{"status", "--json", "--address", strings.TrimPrefix(admin.URL, "http://")})
 		root.SetOut(printed)
 		root.SetErr(printed)
@@ -36,5 +37,17 @@ func TestStatusExitCode(t *testing.T) {
 			t.Errorf("state %q: %v, want %v, and printed %s", state, got, want, printed)
 		}
 		admin.Close()
+	}
+}
+
+// A Caddy without package simulate says how to build one with it, whatever flags simulate has.
+func TestMissingSimulate(t *testing.T) {
+	cmd := &cobra.Command{Use: "rate-limit"}
+	configure(cmd)
+	var told bytes.Buffer
+	cmd.SetErr(&told)
+	cmd.SetArgs([]string{"simulate", "--zone", "key {client_ip}", "access.log"})
+	if err := cmd.Execute(); err == nil || !strings.Contains(told.String(), "xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate ") {
+		t.Errorf("error %v, and told %q", err, told.String())
 	}
 }

@@ -16,21 +16,21 @@ import (
 
 func topCommand() *cobra.Command {
 	var limit int
-	cmd := subcommand(manual{
-		use:   "top [zone]",
-		short: "Shows the keys that were denied most lately",
-		long: `
+	cmd := subcommand(Manual{
+		Use:   "top [zone]",
+		Short: "Shows the keys that were denied most lately",
+		Long: `
 Shows the keys that the instances denied most lately, of one zone or of all.
 Each minute all counts are halved. A count such as '5 to 7' can include denials
 of other keys. The counts of several instances are added up.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
   $ caddy rate-limit top api --watch
   $ caddy rate-limit top api --json`,
 	}, func(c *call) error {
 		if limit < 1 {
-			return usageErrorf("--limit must be at least 1, not %d", limit)
+			return UsageErrorf("--limit must be at least 1, not %d", limit)
 		}
 		zone := c.argument(0)
 		var before []deniedKey

@@ -13,10 +13,10 @@ import (
 
 func uiCommand() *cobra.Command {
 	var listen string
-	cmd := subcommand(manual{
-		use:   "ui",
-		short: "Serves the status page, with live charts and with buttons for bans and overrides",
-		long: `
+	cmd := subcommand(Manual{
+		Use:   "ui",
+		Short: "Serves the status page, with live charts and with buttons for bans and overrides",
+		Long: `
 Serves the status page on this machine, and prints its address. The page shows
 allowed and denied requests as live charts, the stores, the most denied keys,
 bans and overrides. It explains requests, and changes single keys.
@@ -24,7 +24,7 @@ bans and overrides. It explains requests, and changes single keys.
 Open the address as it is printed: it ends with a secret token. The page listens
 only on this machine. To open it from another machine, forward the same port, as
 in the last example. Ctrl-C ends the command.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit ui
   $ caddy rate-limit ui --address localhost:2019 --address localhost:2020
   $ ssh -t -L 4567:localhost:4567 server caddy rate-limit ui --listen localhost:4567`,

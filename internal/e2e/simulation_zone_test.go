@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
@@ -20,11 +19,7 @@ import (
 
 // The text of a zone is a configuration that limits every request of a log, whatever its host and port.
 func TestSimulationOfAZone(t *testing.T) {
-	config, err := command.ZoneConfig("match path /api/* ; key {client_ip} ; ipv6_prefix 64 ; cost 3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := configuration.Load(config)
+	s, err := configuration.LoadZone("match path /api/* ; key {client_ip} ; ipv6_prefix 64 ; cost 3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +64,7 @@ func TestSimulationOfAZone(t *testing.T) {
 // Requests go through the matcher and the key of the text to the decider and the recorder, and limits are
 // proposed for their demand.
 func TestProposalsForAZone(t *testing.T) {
-	config, err := command.ZoneConfig("match path /api/*\nkey {client_ip}\ncost 3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := configuration.Load(config)
+	s, err := configuration.LoadZone("match path /api/*\nkey {client_ip}\ncost 3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,11 +118,7 @@ func TestStatisticsOfAZone(t *testing.T) {
 		"key {client_ip} ; concurrency 5":      "[concurrency 5]",
 		"key {client_ip} ; delay 1s":           "[delay 1s]",
 	} {
-		config, err := command.ZoneConfig(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := configuration.Load(config)
+		s, err := configuration.LoadZone(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +154,7 @@ func TestSimulationOfAZoneErrors(t *testing.T) {
 		"key {client_ip}; ipv6_prefix 64": `--zone: write a space before the semicolon of "{client_ip};", or quotes around it`,
 		"match {":                         `--zone: the braces of "match {" don't match: write options of a zone, such as key {client_ip}`,
 	} {
-		if _, err := command.ZoneConfig(text); err == nil || err.Error() != want {
+		if _, err := configuration.LoadZone(text); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}

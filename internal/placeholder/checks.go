@@ -10,7 +10,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
@@ -112,7 +111,7 @@ func (sources *Sources) checkOwn(name string, afterResponse bool) error {
 	case "instant":
 		if rest == "" {
 			return errors.New("differs for almost every request, so it is only for logs: write log_append " +
-				accesslog.InstantField + " {" + keys.OwnPrefix + ".instant}")
+				"rate_limit_instant {" + keys.OwnPrefix + ".instant}")
 		}
 	}
 	return sources.checkZonePlaceholder(name)

@@ -1,4 +1,4 @@
-package command
+package configuration
 
 import (
 	"encoding/json"
@@ -24,14 +24,13 @@ const (
 
 var zonePrefaceLines = strings.Count(zonePreface, "\n")
 
-// ZoneConfig returns the configuration of a site that serves every request, and has one zone with the
-// given options, in the syntax of a Caddyfile. For example, "key {client_ip}" is the text of a zone. The
-// options are on separate lines, or separated by a semicolon between spaces. Limits of the text are kept.
-// The zone also has a limit that no log reaches. It makes [simulate.Proposer] propose limits from nothing; see
-// [simulate.NewLimitSet].
+// LoadZone loads a site that serves every request, and has one zone with the given options, in the syntax of a Caddyfile.
+// For example, "key {client_ip}" is the text of a zone. The options are on separate lines, or separated by a semicolon
+// between spaces. Limits of the text are kept. The zone also has a limit that no log reaches. It makes
+// [simulate.Proposer] propose limits from nothing; see [simulate.NewLimitSet]. Errors name the flag --zone.
 //
 // The program must have Caddy's adapter for Caddyfiles, and the directive rate_limit.
-func ZoneConfig(text string) (config []byte, err error) {
+func LoadZone(text string) (simulate.Configuration, error) {
 	adapter := caddyconfig.GetAdapter("caddyfile")
 	if adapter == nil {
 		return nil, errors.New("the program has no adapter for Caddyfiles")
@@ -40,11 +39,18 @@ func ZoneConfig(text string) (config []byte, err error) {
 	if err := checkZoneText(text); err != nil {
 		return nil, err
 	}
-	config, _, err = adapter.Adapt([]byte(zonePreface+text+zoneEnd), map[string]any{"filename": zoneFile})
+	config, _, err := adapter.Adapt([]byte(zonePreface+text+zoneEnd), map[string]any{"filename": zoneFile})
 	if err != nil {
 		return nil, zoneError(err, strings.Count(text, "\n")+1)
 	}
-	return serveEveryPort(config)
+	if config, err = serveEveryPort(config); err != nil {
+		return nil, err
+	}
+	c, err := Load(config)
+	if err != nil {
+		return nil, zoneError(err, 1)
+	}
+	return c, nil
 }
 
 // serveEveryPort removes the port of the only server. A server without addresses gets all requests of a log.

@@ -1,4 +1,10 @@
-package command
+// Package simulate is the subcommand simulate of caddy rate-limit, which replays access logs through limits. A Caddy has it
+// only if it is built with this package, which brings the handler with it:
+//
+//	xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate
+//
+// It never asks a running Caddy or a Redis.
+package simulate
 
 import (
 	"bytes"
@@ -14,18 +20,22 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	_ "github.com/caddy-rate-limit/caddy-rate-limit" // the handler
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/propose"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
-// loadConfiguration makes the configuration of a simulation from JSON of Caddy.
-type loadConfiguration = func(config []byte, without ...string) (simulate.Configuration, error)
+func init() { command.Simulate = newCommand }
 
 // reportFormats are the formats of reports, with the functions that write them.
 var reportFormats = []struct {
@@ -41,18 +51,18 @@ var reportFormats = []struct {
 // writeText writes a report that fits the terminal, if it is written to one.
 func writeText(w io.Writer, r *report.Report) error {
 	var o report.TextOptions
-	if file := terminalOf(w); file != nil {
-		o.Color = isColored()
+	if file := terminal.Of(w); file != nil {
+		o.Color = terminal.IsColored()
 		o.Width, _, _ = term.GetSize(int(file.Fd())) // 0 if it is unknown
 	}
 	return report.WriteText(w, r, o)
 }
 
-func simulateCommand(load loadConfiguration) *cobra.Command {
-	cmd := newSubcommand(manual{
-		use:   "simulate <log...>",
-		short: "Replays access logs through limits, and proposes limits",
-		long: `
+func newCommand() *cobra.Command {
+	cmd := command.NewSubcommand(command.Manual{
+		Use:   "simulate <log...>",
+		Short: "Replays access logs through limits, and proposes limits",
+		Long: `
 Replays access logs through the limits of a configuration, in the time of the log.
 The report shows who would have been denied, and when. With --propose it also
 proposes limits that would deny almost nobody. The command needs no running Caddy
@@ -67,7 +77,7 @@ Without --config, the command uses the Caddyfile in the current directory, as
 
 After Ctrl-C, the command reports about the requests so far. Its exit code is then
 130. A second Ctrl-C ends the command without a report.`,
-		examples: `
+		Examples: `
   $ caddy rate-limit simulate --config Caddyfile /var/log/caddy/access*.log*
   $ caddy rate-limit simulate --config Caddyfile --propose 0.1% access.log
   $ caddy rate-limit simulate --config Caddyfile --compare Caddyfile.new access.log
@@ -75,7 +85,7 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
   $ caddy rate-limit simulate --format html --output report.html access.log
   $ zstdcat access.log.zst | caddy rate-limit simulate -`,
 	}, func(cmd *cobra.Command, args []string) error {
-		s := simulation{cmd: cmd, load: load, names: args}
+		s := simulation{cmd: cmd, names: args}
 		return s.run()
 	})
 	flags := cmd.Flags()
@@ -115,8 +125,13 @@ var (
 // simulation is one run of the command simulate.
 type simulation struct {
 	cmd   *cobra.Command
-	load  loadConfiguration
 	names []string // of the logs
+}
+
+// flag returns the value of a flag.
+func (s *simulation) flag(name string) string {
+	value, _ := s.cmd.Flags().GetString(name)
+	return value
 }
 
 func (s *simulation) run() error {
@@ -140,14 +155,14 @@ func (s *simulation) run() error {
 	}
 	log, err := accesslog.Open(accesslog.Options{
 		Names: s.names, Stdin: s.cmd.InOrStdin(),
-		Format: stringFlag(s.cmd, "log-format"), Duration: stringFlag(s.cmd, "duration-format"),
+		Format: s.flag("log-format"), Duration: s.flag("duration-format"),
 	})
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	inputs := append(s.configurationFiles(), s.names...)
-	output, err := createReport(s.cmd.OutOrStdout(), stringFlag(s.cmd, "output"), inputs)
+	output, err := createReport(s.cmd.OutOrStdout(), s.flag("output"), inputs)
 	if err != nil {
 		return err
 	}
@@ -160,7 +175,7 @@ func (s *simulation) run() error {
 		if areIgnored { // after stop, the process would ignore them again
 			another := make(chan os.Signal, 1)
 			signal.Notify(another, os.Interrupt, syscall.SIGTERM)
-			go func() { <-another; os.Exit(exitInterrupted) }()
+			go func() { <-another; os.Exit(command.ExitInterrupted) }()
 		}
 		stop() // so that another signal ends the process
 		bar.clear()
@@ -187,17 +202,17 @@ func (s *simulation) run() error {
 		return err
 	}
 	if answer.Interrupted {
-		return errInterrupted
+		return command.ErrInterrupted
 	}
 	return nil
 }
 
 // format returns the function that writes the report.
 func (s *simulation) format() (func(io.Writer, *report.Report) error, error) {
-	name := stringFlag(s.cmd, "format")
-	if boolFlag(s.cmd, "json") {
+	name := s.flag("format")
+	if asJSON, _ := s.cmd.Flags().GetBool("json"); asJSON {
 		if s.cmd.Flags().Changed("format") && name != "json" {
-			return nil, usageErrorf("--json and --format %s exclude each other", name)
+			return nil, command.UsageErrorf("--json and --format %s exclude each other", name)
 		}
 		name = "json"
 	}
@@ -206,21 +221,21 @@ func (s *simulation) format() (func(io.Writer, *report.Report) error, error) {
 			return f.write, nil
 		}
 	}
-	return nil, usageErrorf("there is no format %q: write text, json, csv or html", name)
+	return nil, command.UsageErrorf("there is no format %q: write text, json, csv or html", name)
 }
 
 // target returns the target of the proposals, or nil if none are asked for.
 func (s *simulation) target() (*propose.Target, error) {
-	text := stringFlag(s.cmd, "propose")
+	text := s.flag("propose")
 	if text == "" && !s.cmd.Flags().Changed("propose") {
-		if stringFlag(s.cmd, "zone") == "" {
+		if s.flag("zone") == "" {
 			return nil, nil
 		}
 		return &propose.DefaultTarget, nil
 	}
 	target, err := propose.ParseTarget(text)
 	if err != nil {
-		return nil, usageErrorf("--propose: %w", err)
+		return nil, command.UsageErrorf("--propose: %w", err)
 	}
 	return &target, nil
 }
@@ -229,26 +244,26 @@ func (s *simulation) target() (*propose.Target, error) {
 func (s *simulation) checkFlags() error {
 	flags := s.cmd.Flags()
 	if flags.Changed("address") {
-		return usageErrorf("simulate asks no running Caddy: leave out --address")
+		return command.UsageErrorf("simulate asks no running Caddy: leave out --address")
 	}
 	if flags.Changed("zone") {
 		for _, other := range []string{"config", "adapter", "compare", "without-zone"} {
 			if flags.Changed(other) {
-				return usageErrorf("--zone and --%s exclude each other: the zone takes the place of a configuration", other)
+				return command.UsageErrorf("--zone and --%s exclude each other: the zone takes the place of a configuration", other)
 			}
 		}
 	}
-	if format := stringFlag(s.cmd, "log-format"); format != "" && !slices.Contains(logFormats, format) {
-		return usageErrorf("--log-format: there is no format %q: write json or combined. Logs of nginx are combined", format)
+	if format := s.flag("log-format"); format != "" && !slices.Contains(logFormats, format) {
+		return command.UsageErrorf("--log-format: there is no format %q: write json or combined. Logs of nginx are combined", format)
 	}
-	if format := stringFlag(s.cmd, "duration-format"); format != "" && !slices.Contains(durationFormats, format) {
-		return usageErrorf("--duration-format: there is no format %q: write s, ms, ns or string", format)
+	if format := s.flag("duration-format"); format != "" && !slices.Contains(durationFormats, format) {
+		return command.UsageErrorf("--duration-format: there is no format %q: write s, ms, ns or string", format)
 	}
-	if stringFlag(s.cmd, "config") == "-" || stringFlag(s.cmd, "compare") == "-" {
-		return usageErrorf("a configuration can't be read from the standard input: name its file")
+	if s.flag("config") == "-" || s.flag("compare") == "-" {
+		return command.UsageErrorf("a configuration can't be read from the standard input: name its file")
 	}
 	if n := slices.Index(s.names, "-"); n >= 0 && slices.Contains(s.names[n+1:], "-") {
-		return usageErrorf("- is named twice, but there is only one standard input")
+		return command.UsageErrorf("- is named twice, but there is only one standard input")
 	}
 	return nil
 }
@@ -274,18 +289,14 @@ func expandPatterns(names []string) (expanded []string, err error) {
 
 // configurations returns the configurations to simulate: one, or two to compare.
 func (s *simulation) configurations() (configurations []simulate.NamedConfiguration, err error) {
-	if zone := stringFlag(s.cmd, "zone"); s.cmd.Flags().Changed("zone") {
-		config, err := ZoneConfig(zone)
+	if zone := s.flag("zone"); s.cmd.Flags().Changed("zone") {
+		c, err := configuration.LoadZone(zone)
 		if err != nil { // which names the flag
-			return nil, usageErrorf("%w", err)
-		}
-		c, err := s.load(config)
-		if err != nil {
-			return nil, usageErrorf("%w", zoneError(err, 1))
+			return nil, command.UsageErrorf("%w", err)
 		}
 		return []simulate.NamedConfiguration{{Name: zone, ZoneOptions: zone, Configuration: c}}, nil
 	}
-	if stringFlag(s.cmd, "config") == "" {
+	if s.flag("config") == "" {
 		if _, err := os.Stat(defaultConfiguration); errors.Is(err, os.ErrNotExist) {
 			return nil, errors.New("there is no Caddyfile in this directory: name a configuration with --config, " +
 				"or options of a zone with --zone, such as 'key {client_ip}'")
@@ -309,21 +320,21 @@ func (s *simulation) configurationFiles() []string {
 	if s.cmd.Flags().Changed("zone") {
 		return nil
 	}
-	files := []string{cmp.Or(stringFlag(s.cmd, "config"), defaultConfiguration)}
+	files := []string{cmp.Or(s.flag("config"), defaultConfiguration)}
 	if s.cmd.Flags().Changed("compare") {
-		files = append(files, stringFlag(s.cmd, "compare"))
+		files = append(files, s.flag("compare"))
 	}
 	return files
 }
 
 // loadFile loads a configuration file.
 func (s *simulation) loadFile(file string) (simulate.Configuration, error) {
-	config, err := adapt(file, stringFlag(s.cmd, "adapter"))
+	config, err := adapt(file, s.flag("adapter"))
 	if err != nil {
 		return nil, err
 	}
 	without, _ := s.cmd.Flags().GetStringArray("without-zone") // an error only for another type
-	c, err := s.load(config, without...)
+	c, err := configuration.Load(config, without...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -353,11 +364,11 @@ func noRequests(log *report.Log, interrupted bool) error {
 }
 
 // lineCount returns a sentence about lines. It ends with the text for one line, or for several.
-func lineCount(lines int64, one, several string) string {
-	if lines == 1 {
+func lineCount(n int64, one, several string) string {
+	if n == 1 {
 		return "1 line " + one
 	}
-	return count(lines) + " lines " + several
+	return humanize.Comma(n) + " lines " + several
 }
 
 // reportFile is where a report is written to. A file is written when the report is complete, so that nothing remains of

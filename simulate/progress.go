@@ -1,14 +1,17 @@
-package command
+package simulate
 
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 // progressBar shows how far a simulation is, with its rate and the time left. It is nil if the output is no
@@ -23,7 +26,7 @@ type progressBar struct {
 const progressInterval = 200 * time.Millisecond
 
 func newProgressBar(w io.Writer) *progressBar {
-	file := terminalOf(w)
+	file := terminal.Of(w)
 	if file == nil || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
@@ -42,12 +45,13 @@ func (b *progressBar) show(p simulate.Progress) {
 	}
 	b.shown = now
 	elapsed := now.Sub(b.began).Seconds()
-	text := fmt.Sprintf("%s lines, %s/s", count(p.Lines), rate(float64(p.Lines)/elapsed))
+	text := fmt.Sprintf("%s lines, %s/s", humanize.Comma(p.Lines), humanize.Comma(int64(float64(p.Lines)/elapsed)))
 	switch {
 	case p.Proposing:
 		text = "proposing limits"
 	case p.Total > 0 && p.Read > 0:
-		text += ", " + span(elapsed/float64(p.Read)*float64(p.Total-p.Read)) + " left"
+		left := elapsed / float64(p.Read) * float64(p.Total-p.Read)
+		text += ", " + (time.Duration(math.Ceil(left)) * time.Second).String() + " left"
 	}
 	if p.Total > 0 {
 		b.bar.ChangeMax64(p.Total)

@@ -1,4 +1,4 @@
-package command
+package simulate
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
 )
 
 // adapt returns the JSON of a configuration file. Without an adapter, the name of the file decides as in caddy
@@ -60,15 +61,7 @@ func adapterNames() (names []string) {
 func unknownAdapter(name string) error {
 	names := adapterNames()
 	if n := closest.Index(name, names); n >= 0 {
-		return usageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
+		return command.UsageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
 	}
-	return usageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))
-}
-
-// hasNoAdmin reports whether the configuration in a file says admin off. A file that can't be read has
-// another error.
-func hasNoAdmin(file, adapter string) bool {
-	config, err := adapt(file, adapter)
-	var parsed struct{ Admin caddy.AdminConfig }
-	return err == nil && json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled
+	return command.UsageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))
 }

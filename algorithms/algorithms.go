@@ -16,6 +16,7 @@
 package algorithms
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -145,6 +146,8 @@ type Algorithm struct {
 	log bool
 	bit Set
 	lua string
+	// luaName is what the names of the functions in lua begin with; empty if that is the Name.
+	luaName string
 	// number stands for the algorithm in messages to scripts.
 	number int
 	// numbers returns the numbers of a limit for the algorithm's script, without the quantum.
@@ -243,7 +246,7 @@ func (a *Algorithm) script() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\ndefine[%d] = function()\n%sreturn { is_log = %v, is_calendar = %v", a.number, a.lua, a.log, a.Calendar)
 	for _, f := range []string{"read", "decide", "commit", "refund"} {
-		fmt.Fprintf(&b, ", %s = %s_%[1]s", f, a.Name)
+		fmt.Fprintf(&b, ", %s = %s_%[1]s", f, cmp.Or(a.luaName, a.Name))
 	}
 	b.WriteString(" }\nend\n")
 	return b.String()

@@ -25,10 +25,13 @@ var tokenBucketLua string
 //
 // B is the newest instant, and never ahead of the charge that wrote it: debt is in A. If the
 // clock is more than a second behind B, B becomes now, and A stays.
+//
+// gcra, the generic cell rate algorithm (ITU-T I.371), decides the same. Its theoretical arrival time is A/events ahead
+// of B: the instant from which on the bucket is full. So it is another name for this arithmetic.
 func init() {
-	register(&Algorithm{
+	bucket := &Algorithm{
 		Name: "token_bucket", Burst: true, Options: []*Option{initial},
-		lua: tokenBucketLua,
+		lua: tokenBucketLua, luaName: "token_bucket",
 		numbers: func(l *Limit) []int64 {
 			return []int64{l.events, l.window, l.Burst, l.withheld, l.retention()}
 		},
@@ -42,7 +45,11 @@ func init() {
 		balance:   2,
 		outlook:   tokenBucketOutlook,
 		refund:    tokenBucketRefund,
-	})
+	}
+	register(bucket)
+	gcra := *bucket
+	gcra.Name, gcra.Options = "gcra", nil
+	register(&gcra)
 }
 
 var initial = &Option{

@@ -108,7 +108,7 @@ func stateDifference(client *redis.Client, key string, l *algorithms.Limit, want
 // sizeOf returns how many numbers a budget is.
 func sizeOf(l *algorithms.Limit) int {
 	switch l.Algorithm().Name {
-	case "token_bucket", "leaky_bucket", "fixed_window":
+	case "token_bucket", "gcra", "leaky_bucket", "fixed_window":
 		return 2
 	}
 	return 3

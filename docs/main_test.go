@@ -3,8 +3,8 @@ package docs_test
 import (
 	"testing"
 
-	_ "github.com/caddy-rate-limit/caddy-rate-limit/simulate" // and the rate limiter
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	_ "github.com/caddy-rate-limit/caddy-rate-limit/simulate" // and the rate limiter
 )
 
 // The tests here run the pages: every configuration is loaded, and every command is executed and its output

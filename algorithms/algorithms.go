@@ -146,7 +146,7 @@ type Algorithm struct {
 	log bool
 	bit Set
 	lua string
-	// luaName is what the names of the functions in lua begin with; empty if that is the Name.
+	// luaName is the beginning of the names of the functions in lua; empty if that is the Name.
 	luaName string
 	// number stands for the algorithm in messages to scripts.
 	number int

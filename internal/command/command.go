@@ -66,10 +66,10 @@ func missingSimulate() *cobra.Command {
 	return &cobra.Command{
 		Use:                "simulate <log...>",
 		Short:              "Replays access logs through limits: not in this Caddy",
-		DisableFlagParsing: true, // these flags are those of another command
+		DisableFlagParsing: true, // it has the flags of the missing command
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fail(cmd, errors.New("this Caddy has no simulate: build one with xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate "+
-				"(caddy upgrade and caddy add-package leave it out)"))
+			return fail(cmd, errors.New("this Caddy has no simulate: build one with "+
+				"xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate (caddy upgrade and caddy add-package leave it out)"))
 		},
 	}
 }

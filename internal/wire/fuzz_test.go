@@ -81,7 +81,7 @@ func (r reply) text(s string) reply {
 
 // fuzzed returns two zones, of which one has all that a zone can have.
 func fuzzed(t testing.TB) []store.Request {
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 1000})
+	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "smooth", Events: 5, Window: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func fuzzed(t testing.TB) []store.Request {
 func wholeReply() reply {
 	r := reply{}.numbers(9).bytes(0, 1)
 	for _, room := range []byte{1, 2} {
-		r = r.bytes(room).numbers(0, 1, 209, 0, 9) // the charge moves tat 200 µs ahead
+		r = r.bytes(room).numbers(0, 1, 209, 0, 9) // the wait, the charge, and three numbers of the balance
 	}
 	r = r.bytes(1).numbers(3, 4).bytes(0, 1).numbers(60)
 	r = r.bytes(0).numbers(9, 0, 1009, 0, 9)

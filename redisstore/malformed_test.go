@@ -20,7 +20,7 @@ func startMalformed(t *testing.T, command, malformed string) *misbehaving {
 	m.replies = map[string]string{
 		"hello":                            "-ERR unknown command\r\n",
 		"script load":                      bulk(strings.Repeat("a", 40)),
-		"evalsha":                          bulk(replyTo(1, 0)),
+		"evalsha":                          bulk(replyTo(1, now)),
 		"info memory":                      bulk("maxmemory:0\r\n"),
 		"scan 0":                           "*2\r\n$1\r\n0\r\n*0\r\n",
 		"cluster info":                     bulk("cluster_state:ok"),

@@ -81,13 +81,14 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 	}
 }
 
-// replyTo returns a reply to a take of request: it is allowed, with these numbers.
-func replyTo(charged, fraction float64) string {
-	const now = 1_763_640_000_000_000
+const now = 1_763_640_000_000_000 // of the replies
+
+// replyTo returns a reply to a take of request: it is allowed, and one event is used.
+func replyTo(charged, at float64) string {
 	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(now))
 	b = append(b, 0, 1, 1)
 	const unit = 360_000_000_000 // in which an event of request comes back
-	for _, n := range []float64{0, charged, now + unit, fraction, now} {
+	for _, n := range []float64{0, charged, unit, at} {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
 	}
 	return string(b)
@@ -112,7 +113,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
 	}
 	const resets = "resets"
-	valid := replyTo(1, 0)
+	valid := replyTo(1, now)
 	tests := []struct {
 		name         string
 		behave       func(net.Conn)
@@ -272,7 +273,7 @@ func (c *panickingConn) Read(b []byte) (int, error) {
 // A panic of the client fails its calls, which may have charged.
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	m := startMisbehaving(t, func(c net.Conn) { _, _ = io.WriteString(c, bulk(replyTo(1, 0))) })
+	m := startMisbehaving(t, func(c net.Conn) { _, _ = io.WriteString(c, bulk(replyTo(1, now))) })
 	s := open(t, redisstore.Options{Address: m.addr, Dialer: panicking{}})
 	_, err := s.Take(context.Background(), request(t, "k"))
 	wantReason(t, "Take", err, store.ReasonReply)
@@ -289,7 +290,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		const takes = 300 * time.Millisecond
 		s := openPipes(t, &pipes{m: new(misbehaving), behave: func(c net.Conn) {
 			time.Sleep(takes) // simulated: Close comes before the reply
-			_, _ = io.WriteString(c, bulk(replyTo(1, 0)))
+			_, _ = io.WriteString(c, bulk(replyTo(1, now)))
 		}}, redisstore.Options{Timeout: time.Second}) // virtual time
 		time.AfterFunc(takes/2, func() { _ = s.Close() })
 		r := request(t, "k")

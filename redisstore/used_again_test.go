@@ -114,7 +114,7 @@ func (s *script) valid() string {
 	operation := "\x00\x01" // not late; no error
 	if s.take {
 		operation += "\x01" // allowed
-		numbers = append(numbers, 0, 1, scriptedNow+6_000_000, 0, scriptedNow)
+		numbers = append(numbers, 0, 1, 6_000_000, scriptedNow)
 	}
 	var packed []byte
 	for i, n := range numbers {

@@ -106,7 +106,7 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 		formats = append(formats, cobra.CompletionWithDesc(f.name, f.about))
 	}
 	for name, words := range map[string][]string{
-		"adapter": adapterNames(), "zone": {"key {client_ip}"}, "propose": {"0.1%", "1%", "requests:0.1%"},
+		"adapter": command.AdapterNames(), "zone": {"key {client_ip}"}, "propose": {"0.1%", "1%", "requests:0.1%"},
 		"format": formats, "log-format": logFormats, "duration-format": durationFormats,
 	} {
 		complete := cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
@@ -329,7 +329,7 @@ func (s *simulation) configurationFiles() []string {
 
 // loadFile loads a configuration file.
 func (s *simulation) loadFile(file string) (simulate.Configuration, error) {
-	config, err := adapt(file, s.flag("adapter"))
+	config, err := command.Adapt(file, s.flag("adapter"))
 	if err != nil {
 		return nil, err
 	}

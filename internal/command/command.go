@@ -58,8 +58,8 @@ const helpFooter = `
 All about this command: https://github.com/caddy-rate-limit/caddy-rate-limit/blob/main/docs/command.md
 `
 
-// Simulate makes the subcommand simulate. It is nil in a Caddy without package simulate, which sets it.
-var Simulate func() *cobra.Command
+// Simulate makes the subcommand simulate. Package simulate sets it.
+var Simulate = missingSimulate
 
 // missingSimulate returns a command that says how to get simulate.
 func missingSimulate() *cobra.Command {
@@ -76,10 +76,6 @@ func missingSimulate() *cobra.Command {
 
 // configure adds flags and subcommands to the command.
 func configure(cmd *cobra.Command) {
-	simulate := Simulate
-	if simulate == nil {
-		simulate = missingSimulate
-	}
 	cmd.Long = strings.TrimSpace(cmd.Long)
 	cmd.Example = `  $ caddy rate-limit status
   $ caddy rate-limit explain https://example.com/login --client-ip 203.0.113.9
@@ -125,7 +121,7 @@ func configure(cmd *cobra.Command) {
 		unbanCommand(),
 		resetCommand(),
 		uiCommand(),
-		simulate(),
+		Simulate(),
 	)
 	for _, sub := range cmd.Commands() {
 		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "denial", "listen"} {
@@ -280,6 +276,9 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 
 // addressOfConfig returns the admin endpoint of a configuration file, or the default one without a file.
 func addressOfConfig(file, adapter string) (string, error) {
+	if hasNoAdmin(file, adapter) {
+		return "", fmt.Errorf("the configuration in %s has no admin endpoint: remove admin off", file)
+	}
 	address, err := caddycmd.DetermineAdminAPIAddress("", nil, file, adapter)
 	if err != nil {
 		return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)

@@ -191,6 +191,8 @@ func TestCommandErrors(t *testing.T) {
 	}
 	c.RateLimit(t, "ban", "", "k").Fails(t, 2, "the name of the zone is empty: write caddy rate-limit ban <zone> <key>")
 	c.RateLimit(t, "top", "").Fails(t, 2, "the name of the zone is empty")
+	caddytest.WriteFile(t, filepath.Join(filepath.Dir(c.File), "off.caddyfile"), "{\n\tadmin off\n}\n", 0o600)
+	c.RateLimit(t, "status", "--config", "off.caddyfile").Fails(t, 1, "the configuration in off.caddyfile has no admin endpoint: remove admin off")
 	c.RateLimit(t).Succeeds(t, "Available Commands:", "status", "Exit codes:")
 }
 

@@ -1,4 +1,4 @@
-package simulate
+package command
 
 import (
 	"encoding/json"
@@ -13,13 +13,12 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
 )
 
-// adapt returns the JSON of a configuration file. Without an adapter, the name of the file decides as in caddy
+// Adapt returns the JSON of a configuration file. Without an adapter, the name of the file decides as in caddy
 // run. The function adapts the file itself, because caddycmd.LoadConfig differs between versions, and logs
 // what it does.
-func adapt(file, adapter string) ([]byte, error) {
+func Adapt(file, adapter string) ([]byte, error) {
 	config, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("there is no configuration file %q: check the name", file)
@@ -49,8 +48,8 @@ func adapt(file, adapter string) ([]byte, error) {
 	return config, nil
 }
 
-// adapterNames returns the config adapters of this program.
-func adapterNames() (names []string) {
+// AdapterNames returns the config adapters of this program.
+func AdapterNames() (names []string) {
 	for _, m := range caddy.GetModules("caddy.adapters") {
 		names = append(names, m.ID.Name())
 	}
@@ -59,9 +58,17 @@ func adapterNames() (names []string) {
 }
 
 func unknownAdapter(name string) error {
-	names := adapterNames()
+	names := AdapterNames()
 	if n := closest.Index(name, names); n >= 0 {
-		return command.UsageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
+		return UsageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
 	}
-	return command.UsageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))
+	return UsageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))
+}
+
+// hasNoAdmin reports whether the configuration in a file says admin off. A file that can't be read has
+// another error.
+func hasNoAdmin(file, adapter string) bool {
+	config, err := Adapt(file, adapter)
+	var parsed struct{ Admin caddy.AdminConfig }
+	return err == nil && json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled
 }

@@ -52,10 +52,11 @@ func TestContributing(t *testing.T) {
 		t.Fatalf("only these places found: %q, %q and %q", places, options, settings)
 	}
 	for _, a := range algorithms.All() {
-		if a.Name == "gcra" {
-			continue // another name for token_bucket
+		ofName := places
+		if a.Name == "gcra" { // another name for token_bucket, in its files
+			ofName = slices.DeleteFunc(slices.Clone(places), func(place string) bool { return strings.HasPrefix(place, "algorithms/<name>.") })
 		}
-		wantPlaces(t, places, a.Name, `\b`+a.Name+`\b`)
+		wantPlaces(t, ofName, a.Name, `\b`+a.Name+`\b`)
 		for _, option := range a.OptionNames() {
 			wantPlaces(t, options, option, `(?i)\b(`+option+`|`+strings.ReplaceAll(option, "_", "")+`)\b`) // or the name of the field in Go
 		}

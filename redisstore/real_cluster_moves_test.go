@@ -42,6 +42,25 @@ func TestRealClusterMoves(t *testing.T) {
 	}
 }
 
+const goroutines = 8 // of repeat
+
+// repeat does something again and again in several goroutines: each until it returns false, or until the returned function
+// is called, which waits for all.
+func repeat(do func(goroutine int) (again bool)) (end func()) {
+	var ended atomic.Bool
+	var running sync.WaitGroup
+	for g := range goroutines {
+		running.Go(func() {
+			for !ended.Load() && do(g) {
+			}
+		})
+	}
+	return func() {
+		ended.Store(true)
+		running.Wait()
+	}
+}
+
 // A slot that moves under load causes no wrong decision and no error, whether the limits of a key
 // are on both nodes for a while or on one.
 func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
@@ -53,31 +72,22 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 2 * limit, Window: 3_600_000_000}),
 	}}}
 	var admitted, denied, failed atomic.Int64
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for range 8 {
-		running.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				one := []store.Request{several[0]}
-				one[0].Outcome.Decisions = nil
-				switch allowed, err := s.Take(ctx, one); {
-				case err != nil:
-					failed.Add(1)
-					t.Error(err)
-					return
-				case allowed:
-					admitted.Add(1)
-				default:
-					denied.Add(1)
-				}
-			}
-		})
-	}
+	end := repeat(func(int) bool {
+		one := []store.Request{several[0]}
+		one[0].Outcome.Decisions = nil
+		switch allowed, err := s.Take(ctx, one); {
+		case err != nil:
+			failed.Add(1)
+			t.Error(err)
+			return false
+		case allowed:
+			admitted.Add(1)
+		default:
+			denied.Add(1)
+		}
+		return true
+	})
+	defer end()
 	slot := c.Slot(t, "moves")
 	for move := range 6 {
 		from := c.Owner(t, c.Nodes[0], slot)
@@ -98,8 +108,7 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 	redistest.WaitForState(t, "the limit to be reached", func() (any, bool) {
 		return fmt.Sprint(admitted.Load(), " admitted"), denied.Load() > 0 || failed.Load() > 0
 	})
-	close(stop)
-	running.Wait()
+	end()
 	if admitted.Load() != limit {
 		t.Errorf("admitted %d, want %d", admitted.Load(), limit)
 	}
@@ -120,43 +129,33 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 		return store.Request{Zone: fmt.Sprint(zone), Key: fmt.Sprint("key-", key), Cost: cost, Limits: limits[zone : zone+1]}
 	}
 	var admitted [keys][3]atomic.Int64
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for g := range uint64(8) {
-		rng := rand.New(rand.NewPCG(g, 7))
-		running.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				var together []store.Request
-				var counts []*atomic.Int64
-				for _, zone := range rng.Perm(3)[:1+rng.IntN(3)] {
-					key := rng.IntN(keys)
-					together = append(together, request(zone, key, 1))
-					counts = append(counts, &admitted[key][zone])
-				}
-				allowed, err := s.Take(ctx, together)
-				if allowed && err == nil && rng.IntN(3) == 0 {
-					allowed, err = false, refund(s, together, 1)
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, n := range counts {
-					if allowed {
-						n.Add(1)
-					}
-				}
-			}
-		})
+	var randoms [goroutines]*rand.Rand
+	for g := range randoms {
+		randoms[g] = rand.New(rand.NewPCG(uint64(g), 7))
 	}
-	end := sync.OnceFunc(func() {
-		close(stop)
-		running.Wait()
+	end := repeat(func(goroutine int) bool {
+		rng := randoms[goroutine]
+		var together []store.Request
+		var counts []*atomic.Int64
+		for _, zone := range rng.Perm(3)[:1+rng.IntN(3)] {
+			key := rng.IntN(keys)
+			together = append(together, request(zone, key, 1))
+			counts = append(counts, &admitted[key][zone])
+		}
+		allowed, err := s.Take(ctx, together)
+		if allowed && err == nil && rng.IntN(3) == 0 {
+			allowed, err = false, refund(s, together, 1)
+		}
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		for _, n := range counts {
+			if allowed {
+				n.Add(1)
+			}
+		}
+		return true
 	})
 	defer end()
 	type move struct {

@@ -118,7 +118,8 @@ func (c *Caddy) clear() bool {
 	}
 	isClear := func() bool {
 		loops, ours := c.goroutines()
-		return loops == 1 && ours == 0 && strings.Contains(c.Logged(), mark) // that of the admin endpoint
+		const admin = 1 // the server of the admin endpoint
+		return loops == admin && ours == 0 && strings.Contains(c.Logged(), mark)
 	}
 	for deadline := time.Now().Add(clearing); !isClear(); time.Sleep(5 * time.Millisecond) { // a poll
 		if time.Now().After(deadline) {

@@ -57,6 +57,19 @@ func (l *lossTest) take(t *testing.T, key string) (*store.Request, <-chan ended)
 	return &r[0], done
 }
 
+// takeThree takes from a key three times at once, and returns how each take ended.
+func (l *lossTest) takeThree(t *testing.T, key string) (all []ended) {
+	var waiting []<-chan ended
+	for range 3 {
+		_, done := l.take(t, key)
+		waiting = append(waiting, done)
+	}
+	for _, done := range waiting {
+		all = append(all, <-done)
+	}
+	return all
+}
+
 // takeOthers takes from another key. A message that is lost may delay it, until the message counts as stalled.
 func (l *lossTest) takeOthers(t *testing.T, stop <-chan struct{}) {
 	for {
@@ -99,13 +112,8 @@ func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
 	correction.Request = first
 	l.Correct([]store.Correction{correction}, nil)
 	time.Sleep(at)
-	var waiting []<-chan ended
-	for range 3 {
-		_, done := l.take(t, "k")
-		waiting = append(waiting, done)
-	}
-	for _, done := range waiting {
-		if got := <-done; got.reason != store.ReasonTimeout && got.reason != "" || got.after > timeout+timeout/10 {
+	for _, got := range l.takeThree(t, "k") {
+		if got.reason != store.ReasonTimeout && got.reason != "" || got.after > timeout+timeout/10 {
 			t.Errorf("a take behind the lost message: %+v", got)
 		}
 	}
@@ -133,13 +141,8 @@ func TestParkedTakesOfSilentRedis(t *testing.T) {
 				thaw := l.server.Freeze()
 				leave(l, *held)
 				time.Sleep(at)
-				var waiting []<-chan ended
-				for range 3 {
-					_, done := l.take(t, "k")
-					waiting = append(waiting, done)
-				}
-				for _, done := range waiting {
-					if got := <-done; got.reason != store.ReasonSilent {
+				for _, got := range l.takeThree(t, "k") {
+					if got.reason != store.ReasonSilent {
 						t.Errorf("%+v, want the reason %q", got, store.ReasonSilent)
 					}
 				}

@@ -137,8 +137,8 @@ func TestEveryRowHasAValue(t *testing.T) {
 	all[2].setups[3].fault = errors.New("status 503")
 	text := report(all, nil)
 	for _, want := range []string{
-		"| memory: requests/s | bare Caddy | 1.00 | ≥ 0.92 |", "| redis | failed: status 503 |",
-		"| memory | 2000 | bare Caddy | 1.00 | 1.00 to 1.00 | 10.0 | | 1.0 ms |",
+		"| memory: requests/s | bare Caddy | 1.00 |", "| redis | failed: status 503 |",
+		"| memory | 2000 | bare Caddy | 1.00 | 10.0 | | 1.0 ms |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

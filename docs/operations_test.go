@@ -55,7 +55,7 @@ func TestMetricsReference(t *testing.T) {
 	}
 	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.RunbookPage, "Redis is slow, or gone")) {
 		reasons = append(reasons, caddytest.CodeIn(row[0])[0])
-		}
+	}
 	var values []string
 	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Values of other labels")) {
 		values = append(values, caddytest.CodeIn(row[0])[0]+" "+caddytest.CodeIn(row[1])[0])

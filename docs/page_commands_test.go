@@ -20,7 +20,6 @@ var notRun = map[string]string{
 	"docker ":           "it needs a Docker engine; TestImage checks what the Dockerfile relies on",
 	"sudo ":             "it changes the system",
 	"go doc ":           "it needs the module's directory",
-	"go test ":          "it needs the module's directory, where ./scripts/test.sh runs these tests",
 	"fail2ban-regex":    "TestFail2ban runs it where it is installed",
 	"cscli":             "CrowdSec is checked by hand",
 }

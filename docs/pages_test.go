@@ -32,7 +32,7 @@ func TestRecipesHaveTheirParts(t *testing.T) {
 			t.Errorf("%s doesn't begin with its only title", page)
 		}
 		headings := strings.Join(regexp.MustCompile(`(?m)^## .*$`).FindAllString(prose(t, page), -1), "\n")
-		if want := "## Configuration\n## Try it\n## What goes wrong\n## See also"; headings != want {
+		if want := "## Configuration\n## Try it\n## What goes wrong"; headings != want {
 			t.Errorf("%s has the sections\n%s\nwant\n%s", page, headings, want)
 		}
 		if len(caddytest.Fences(t, page, "caddyfile")) == 0 {

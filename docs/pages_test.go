@@ -12,10 +12,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
-// Each recipe has the same parts, so that a reader finds them, and the list of recipes has each of them.
+// Each recipe has the same parts, so that a reader finds them, and the README lists each of them.
 func TestRecipesHaveTheirParts(t *testing.T) {
 	untried := []string{"docker-proxy", "kubernetes"} // need programs that tests don't have
-	list, err := os.ReadFile("docs/recipes/README.md")
+	list, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,9 +25,6 @@ func TestRecipesHaveTheirParts(t *testing.T) {
 	}
 	for _, page := range recipes {
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
-		if name == "README" {
-			continue
-		}
 		if titles := regexp.MustCompile(`(?m)^# `).FindAllStringIndex(prose(t, page), -1); len(titles) != 1 || titles[0][0] != 0 {
 			t.Errorf("%s doesn't begin with its only title", page)
 		}
@@ -41,8 +38,8 @@ func TestRecipesHaveTheirParts(t *testing.T) {
 		if len(caddytest.Fences(t, page, "console")) == 0 && !slices.Contains(untried, name) {
 			t.Errorf("%s has no command", page)
 		}
-		if !bytes.Contains(list, []byte("]("+name+".md)")) {
-			t.Errorf("docs/recipes/README.md does not list %s", name)
+		if !bytes.Contains(list, []byte("](docs/recipes/"+name+".md)")) {
+			t.Errorf("README.md does not list %s", name)
 		}
 	}
 }

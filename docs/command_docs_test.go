@@ -103,10 +103,3 @@ func flagsIn(help string) (flags []string) {
 	}
 	return flags
 }
-
-// Building the command is a part of each start of Caddy.
-func BenchmarkRateLimitCommand(b *testing.B) {
-	for b.Loop() {
-		caddytest.RateLimitCommand()
-	}
-}

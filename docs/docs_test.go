@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"encoding/json"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -68,48 +67,6 @@ func TestJSONReference(t *testing.T) {
 		blocks = append(blocks, caddytest.JSONFields(v))
 	}
 	caddytest.WantOneRowEach(t, file, blocks...)
-}
-
-// The commands in docs/json.md change the configuration above them as they say, and no
-// budget that they don't.
-func TestCommands(t *testing.T) {
-	t.Parallel()
-	const file = "docs/json.md"
-	configs, scripts := caddytest.Fences(t, file, "json"), caddytest.Fences(t, file, "console")
-	config := configs[len(configs)-1]
-	c := caddytest.Start(t, caddytest.Site("zone a {\n gcra 1 1h\n}"))
-	addresses := strings.NewReplacer(":8080", c.Site, "localhost:2019", c.Admin, "\\\n", "")
-	config = strings.Replace(addresses.Replace(config), "{", `{"admin":{"listen":"{$ADMIN}"},`, 1)
-	if r := c.Load(t, config, "application/json"); r.StatusCode != 200 {
-		t.Fatal(r.Text)
-	}
-	c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"burst";q=50;w=5, "day";q=10000;w=86400`)
-	var said string
-	for _, command := range commandsOf(caddytest.Block{Language: "console", Text: strings.Join(scripts, "")}) {
-		line := addresses.Replace(command.line)
-		call, ok := parseCurl(append(wordsOf(line), "--fail")[1:])
-		if !ok {
-			t.Fatal("unknown options:", line)
-		}
-		output, code, err := call.do()
-		if err != nil || code != 0 {
-			t.Fatalf("%s: %v %d %s", line, err, code, output)
-		}
-		said = string(output)
-		c.Settle(t)
-		if strings.HasSuffix(line, "/limits/0/burst") {
-			c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"burst";q=20;w=2, "day";q=10000;w=86400`)
-		}
-	}
-	r := c.Get(t, "/")
-	r.Want(t, 200, "RateLimit-Policy", `"burst";q=20;w=4, "day";q=10000;w=86400`)
-	if got := r.Field("RateLimit"); !strings.HasPrefix(got, `"burst";r=19;`) || !strings.Contains(got, `"day";r=9997;`) {
-		t.Errorf("RateLimit: %s", got)
-	}
-	var day ratelimit.Zone
-	if err := json.Unmarshal([]byte(said), &day); err != nil || len(day.Override) != 1 || !day.Override["203.0.113.9"].Unlimited {
-		t.Errorf("%v; zone day is %s", err, said)
-	}
 }
 
 // docs/clients.md and the comment of Handler have every placeholder that the module provides, and

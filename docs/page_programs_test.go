@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
-// programs are the shell functions that stand for curl, caddy and sleep. They ask the test, which does itself what it can.
+// programs are the shell functions that stand for caddy and sleep. They ask the test, which does itself what it can.
 // Then no process is started. Instead of sleeping, the test waits for the state that the page sleeps for.
 const programs = `
 asked() {
@@ -34,11 +34,6 @@ say() {
 	local text
 	IFS= read -r -d '' text <"$1"
 	printf %s "$text"
-}
-curl() {
-	local code
-	if asked curl $CURL_OPTIONS "$@"; then return "$code"; fi
-	command curl "$@"
 }
 caddy() {
 	local code
@@ -141,20 +136,6 @@ func (p *pagePrograms) run(args []string, output, problems *bytes.Buffer) (code 
 	case args[0] == "settle":
 		p.page.settle(p.t)
 		return 0, true
-	case args[0] == "curl":
-		c, ok := parseCurl(args[1:])
-		if !ok {
-			return 0, false
-		}
-		text, code, err := c.do()
-		if errors.Is(err, errNothingSent) {
-			return 0, false
-		} else if err != nil {
-			fmt.Fprintf(problems, "the test's curl: %v\n", err)
-			code = 1
-		}
-		output.Write(text)
-		return code, true
 	case len(args) > 2 && args[0] == "caddy" && args[1] == "rate-limit":
 		return caddytest.RunRateLimit("localhost:"+p.page.ports["2019"], args[2:], output, problems)
 	}

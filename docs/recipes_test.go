@@ -1,9 +1,6 @@
 package docs_test
 
 import (
-	"bytes"
-	"encoding/json"
-	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,10 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"google.golang.org/grpc/codes"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
@@ -26,10 +19,9 @@ import (
 
 // startRecipe starts a Caddy with the example of a recipe. Its site is :8080. The stand-ins in the
 // example are left out; replace are pairs of an address in the example and another one.
-func startRecipe(t *testing.T, name string, replace ...string) (c *caddytest.Caddy, config string) {
+func startRecipe(t *testing.T, name string, replace ...string) *caddytest.Caddy {
 	t.Helper()
-	config = asTestSite(caddytest.ReadFile(t, "examples/"+name+"/Caddyfile"), replace...)
-	return caddytest.Start(t, config), config
+	return caddytest.Start(t, asTestSite(caddytest.ReadFile(t, "examples/"+name+"/Caddyfile"), replace...))
 }
 
 // asTestSite makes a Caddyfile with the site :8080 one for startCaddy.
@@ -42,215 +34,6 @@ func asTestSite(config string, replace ...string) string {
 	}
 	config = strings.Replace(config, "\n:8080 {", "\n{$SITE} {", 1)
 	return strings.NewReplacer(replace...).Replace(config)
-}
-
-// A download costs the bytes of its body.
-func TestRecipeDownloads(t *testing.T) {
-	t.Parallel()
-	file, changed := make([]byte, 1000000), time.Now().Add(-time.Hour)
-	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/files/a":
-			http.ServeContent(w, r, "a", changed, bytes.NewReader(file))
-		case "/files/chunked":
-			_, _ = w.Write(file[:1000])
-			_ = http.NewResponseController(w).Flush()
-			_, _ = w.Write(file[:1000])
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	t.Cleanup(files.Close)
-	c, _ := startRecipe(t, "downloads", "localhost:9000", files.Listener.Addr().String())
-	left := int64(1000000000)
-	for _, test := range []struct {
-		method, path string
-		header       []string
-		status       int
-	}{
-		{"GET", "/files/a", nil, 200},
-		{"GET", "/files/a", []string{"Range", "bytes=0-99"}, 206},
-		{"GET", "/files/a", []string{"Range", "bytes=999900-"}, 206},
-		{"GET", "/files/a", []string{"Range", "bytes=2000000-"}, 416},
-		{"HEAD", "/files/a", nil, 200},
-		{"GET", "/files/a", []string{"If-Modified-Since", time.Now().UTC().Format(http.TimeFormat)}, 304},
-		{"GET", "/files/none", nil, 404},
-		{"GET", "/files/chunked", nil, 200},
-	} {
-		r, err := c.Do(test.method, "http://"+c.Site+test.path, "", test.header...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.StatusCode != test.status {
-			t.Errorf("%+v: status %d", test, r.StatusCode)
-		}
-		left -= int64(len(r.Text))
-		if got := c.Remaining(t, "bytes", "127.0.0.1"); got != left {
-			t.Errorf("after %+v: %d left, want %d", test, got, left)
-			left = got
-		}
-	}
-}
-
-// WebSockets of a user count until they close, and stay open when Caddy reloads.
-func TestRecipeWebSockets(t *testing.T) {
-	t.Parallel()
-	users := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, isUser := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isUser {
-			w.Header().Set("X-User", user)
-		} else {
-			w.WriteHeader(401)
-		}
-	}))
-	t.Cleanup(users.Close)
-	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		socket, err := caddytest.AcceptWebSocket(w, r)
-		if err != nil {
-			return
-		}
-		defer socket.Conn.Close()
-		for {
-			message, err := socket.Read()
-			if err != nil || socket.Write(r.Header.Get("X-User")+": "+message) != nil {
-				return
-			}
-		}
-	}))
-	t.Cleanup(application.Close)
-	c, config := startRecipe(t, "websockets", "sliding_log 20 1m", "fixed_window 1000000 1m", // the test asks again and again
-		"localhost:9000", application.Listener.Addr().String(), "localhost:9001", users.Listener.Addr().String())
-	open := func(user string) (*caddytest.WebSocket, error) {
-		request, err := http.NewRequest("GET", "http://"+c.Site+"/ws", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("X-User", "somebody else")
-		request.Header.Set("Authorization", "Bearer "+user)
-		socket, _, err := caddytest.DialWebSocket(caddytest.Client, request)
-		if err == nil {
-			t.Cleanup(func() { _ = socket.Conn.Close() })
-		}
-		return socket, err
-	}
-	var sockets []*caddytest.WebSocket
-	for _, user := range []string{"alice", "alice", "bob"} {
-		socket, err := open(user)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sockets = append(sockets, socket)
-	}
-	for _, when := range []string{"before", "after"} {
-		for i, user := range []string{"alice", "alice", "bob"} {
-			if err := sockets[i].Write("hello"); err != nil {
-				t.Fatal(err)
-			}
-			if text, err := sockets[i].Hear(t); err != nil || text != user+": hello" {
-				t.Errorf("%s the reload %s hears %q, %v", when, user, text, err)
-			}
-		}
-		if _, err := open("alice"); err == nil || !strings.Contains(err.Error(), "status 429") {
-			t.Errorf("%s the reload, the third of alice: %v", when, err)
-		}
-		if when == "before" {
-			c.Reload(t, config+"# Once more.\n")
-		}
-	}
-	if err := sockets[0].Close(t); err != nil {
-		t.Error(err)
-	}
-	caddytest.Eventually(t, "alice gets another one", func() bool {
-		_, err := open("alice")
-		return err == nil
-	})
-}
-
-// The error page of the recipe is valid for every kind of denial, and for every name of a zone.
-func TestRecipeErrorPages(t *testing.T) {
-	t.Parallel()
-	const odd = `<i>'&' | `
-	const more = `
-		zone never {
-			match path /never
-			fixed_window 1 1h
-			cost 2
-		}
-		zone "` + odd + `" {
-			match path /odd
-			fixed_window 1 100s
-		}
-		zone logins {`
-	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(application.Close)
-	c, _ := startRecipe(t, "error-pages", "localhost:9000", application.Listener.Addr().String(), "\n\t\tzone logins {", more,
-		`"reason":`, `"zone": "{http.rate_limit.exceeded.name}", "reason":`,
-		"<h1>", `<h2>{{ placeholder "http.rate_limit.exceeded.name" | html }}</h2><h1>`)
-	minutes, seconds := regexp.MustCompile(`<p>Please try again in (60|59) min\.</p>`), regexp.MustCompile(`<p>Please try again in (100|\d\d) s\.</p>`)
-	for _, test := range []struct {
-		path, zone, reason string
-		wait               int
-		sentence           *regexp.Regexp
-	}{
-		{"/api/x", "api", "limit", 3600, minutes},
-		{"/login", "logins", "ban", 3600, minutes},
-		{"/never", "never", "limit", 0, nil},
-		{"/odd", odd, "limit", 100, seconds},
-	} {
-		for range 5 {
-			c.Get(t, test.path)
-		}
-		r := c.Get(t, test.path)
-		r.Want(t, 429, "Content-Type", "application/json")
-		if test.wait > 0 {
-			r.WantWait(t, test.wait)
-		} else if got := r.Field("Retry-After"); got != "" {
-			t.Errorf("%s: Retry-After %s", test.path, got)
-		}
-		var got map[string]string
-		if err := json.Unmarshal([]byte(r.Text), &got); err != nil || got["zone"] != test.zone || got["reason"] != test.reason || got["retry_after"] != r.Field("Retry-After") {
-			t.Errorf("%s: %v in %s", test.path, err, r.Text)
-		}
-		r = c.Get(t, test.path, "Accept", "text/html,*/*;q=0.8")
-		r.Want(t, 429, "Content-Type", "text/html; charset=utf-8")
-		_, page, _ := strings.Cut(r.Text, "<h2>")
-		page = strings.Join(strings.Fields(page), " ")
-		if test.sentence != nil {
-			if !test.sentence.MatchString(page) {
-				t.Errorf("%s: no sentence in %s", test.path, page)
-			}
-			page = strings.Join(strings.Fields(test.sentence.ReplaceAllLiteralString(page, "")), " ")
-		}
-		caddytest.WantText(t, "page of "+test.path, page, html.EscapeString(test.zone)+"</h2><h1>Too many requests</h1> </html>")
-	}
-	application.Close()
-	r := c.Get(t, "/other", "Accept", "text/html")
-	if r.StatusCode != 502 || r.Text != "502 Bad Gateway" {
-		t.Errorf("an error that is no denial: %d %q", r.StatusCode, r.Text)
-	}
-}
-
-// A gRPC client gets what the recipe says: calls up to the limit, and two streams at a time.
-func TestRecipeGRPC(t *testing.T) {
-	t.Parallel()
-	c, _ := startRecipe(t, "grpc", "localhost:9000", caddytest.StartGRPC(t), "shop.v1.Orders", "grpc.testing.TestService", "Watch", "FullDuplexCall")
-	calls := caddytest.NewGRPCClient(t, c.Site, false)
-	for range 2 {
-		stream, err := calls.FullDuplexCall(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stream.Recv(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	calls.Call(t, "both streaming").Want(t, codes.ResourceExhausted, "too many requests in flight")
-	for range 3 {
-		calls.Call(t, "unary").Want(t, codes.OK, "")
-	}
-	calls.Call(t, "unary").Want(t, codes.ResourceExhausted, "rate limit exceeded")
 }
 
 // The filter of the recipe fail2ban finds the client addresses of denials, and nothing else.

@@ -55,8 +55,8 @@ func newPageRun(t *testing.T, blocks []caddytest.Block) *pageRun {
 	bin := filepath.Join(p.dir, ".bin")
 	caddytest.WriteCaddyCommand(t, filepath.Join(bin, "caddy"))
 	curl, _ := exec.LookPath("curl")
-	// No progress, but errors. A client with a separate address has a port that the system doesn't give to others: a server
-	// of a test could not listen on that port, at all addresses, for a minute.
+	// No progress, but errors. A client with a separate address has a port that the system doesn't give to others. A server
+	// of a test could not listen on that port for a minute.
 	caddytest.WriteFile(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\n"+
 		"case \" $* \" in *' --interface '*) set -- --local-port 12000-32000 \"$@\";; esac\nexec '%s' -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755)
 	p.copyExamples(t)

@@ -49,7 +49,6 @@ func TestNotRunIsUsed(t *testing.T) {
 // inRealTime are parts of commands that need real time, or a real outage, and why. Blocks with one of them, and the blocks
 // below them that use the same configuration, run in make real, in TestRealPages.
 var inRealTime = map[string]string{
-	"client pause":    "Redis hangs",
 	"shutdown nosave": "Redis is gone",
 	"sleep 1.2":       "requests wait for a refill",
 	"& done":          "requests overlap",

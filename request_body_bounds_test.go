@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -172,7 +173,7 @@ func TestBodyValuesNeedMemory(t *testing.T) {
 	body := `{"user":"alice"}`
 	for missing, status := range []int{200, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			h.limiter.BodyMemory = smallMemory(int64(len(body) + len("alice") - missing))
+			h.limiter.BodyMemory = smallMemory(int64(len(body) + 1 + len("alice") - missing)) // one byte shows the end of the body
 			if got := postInProcess(t.Context(), t, h, caddytest.JSONType, body, readAll); got != status {
 				t.Errorf("status %d", got)
 			}
@@ -180,6 +181,32 @@ func TestBodyValuesNeedMemory(t *testing.T) {
 				t.Errorf("%d bytes are not given back", used)
 			}
 		})
+	}
+}
+
+// withDeadlines counts the deadlines that are set for reading the body.
+type withDeadlines struct {
+	*httptest.ResponseRecorder
+	set int
+}
+
+func (w *withDeadlines) SetReadDeadline(time.Time) error {
+	w.set++
+	return nil
+}
+
+// Only a zone that denies each late body sets a deadline for it, because the body could not be read on after it.
+func TestBodyDeadlines(t *testing.T) {
+	for options, set := range map[string]int{
+		"": 2, `"enforce":100,`: 2, `"enforce":99,`: 0, `"shadow":true,`: 0, `"max_body":{"pass":true},`: 0,
+	} {
+		h := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}",`+options+`"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+		w, r := &withDeadlines{httptest.NewRecorder(), 0}, httptest.NewRequest("POST", "/", strings.NewReader(`{"user":"alice"}`))
+		r.Header.Set("Content-Type", caddytest.JSONType)
+		err := h.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), caddyhttp.HandlerFunc(readAll))
+		if err != nil || w.set != set {
+			t.Errorf("%s: %d deadlines, want %d, error %v", options, w.set, set, err)
+		}
 	}
 }
 
@@ -207,7 +234,7 @@ func TestDelayedBodiesLeaveRoomForBodies(t *testing.T) {
 			}
 		})
 		caddytest.Eventually(t, "a request is delayed", func() bool {
-			return memory.Delayed.Used() == int64(n+1)*length && memory.Bodies.Used() == 0
+			return memory.Delayed.Used() == int64(n+1)*(length+1) && memory.Bodies.Used() == 0
 		})
 	}
 	for h, want := range map[*Handler]int{slow: 429, quick: 200} {
@@ -234,7 +261,7 @@ func TestUnreadBodiesLeaveRoomForBodies(t *testing.T) {
 			postInProcess(t.Context(), t, h, caddytest.JSONType, body, func(w http.ResponseWriter, r *http.Request) error {
 				_, _ = io.ReadFull(r.Body, make([]byte, begins))
 				w.WriteHeader(http.StatusEarlyHints)
-				if used := h.limiter.BodyMemory.Bodies.Used(); used != int64(len(body)) {
+				if used := h.limiter.BodyMemory.Bodies.Used(); used != int64(len(body)+1) {
 					t.Errorf("%d bytes taken before the response", used)
 				}
 				w.WriteHeader(http.StatusAccepted)

@@ -205,7 +205,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	if c.Ban.isForHandler() {
 		z.BanLookup = limiter.NewBanLookup(z)
 	}
-	z.BodyPolicy, z.BodyNeeds = c.compileBodyPolicy(), c.bodyNeeds()
+	z.BodyPolicy, z.BodyNeeds = c.compileBodyPolicy(z.Enforce), c.bodyNeeds()
 	for _, t := range c.decidingTexts() {
 		names, _ := keys.Placeholders(t.Text) // checkPlaceholders reports the error
 		h.BodyFields.Add(names...)

@@ -76,11 +76,15 @@ func unmarshalMaxBody(d *caddyfile.Dispenser) (*MaxBody, error) {
 	return &MaxBody{Bytes: int64(n), Pass: len(args) == 2}, nil
 }
 
-// compileBodyPolicy returns how the zone reads bodies.
-func (c *Zone) compileBodyPolicy() bodies.Policy {
+// compileBodyPolicy returns how the zone reads bodies. It has a timeout only if the zone denies each request whose body is
+// late, because such a body can't be passed on.
+func (c *Zone) compileBodyPolicy(enforce float64) bodies.Policy {
 	p := bodies.Policy{Limit: defaultMaxBody, Timeout: cmp.Or(time.Duration(c.BodyTimeout), defaults.BodyTimeout)}
 	if c.MaxBody != nil {
 		p.Limit, p.Pass = cmp.Or(int(c.MaxBody.Bytes), defaultMaxBody), c.MaxBody.Pass
+	}
+	if p.Pass || enforce < 100 {
+		p.Timeout = 0
 	}
 	return p
 }

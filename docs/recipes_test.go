@@ -140,7 +140,6 @@ func TestRecipeLogin(t *testing.T) {
 			t.Fatalf("login %d: status %d", i+1, status)
 		}
 	}
-	const part = "Content-Disposition: form-data; name=\"username\"\r\n\r\n"
 	for _, test := range []struct{ contentType, body string }{
 		{caddytest.JSONType, `{"username":"alice"}`},
 		{caddytest.JSONType, `{"username":"ALICE"}`},
@@ -169,9 +168,7 @@ func TestRecipeLogin(t *testing.T) {
 		{caddytest.FormType, "username=%61lice"},
 		{caddytest.FormType, "user%6eame=alice"},
 		{caddytest.FormType, "username=alice&x=%zz"},
-		{"multipart/form-data; boundary=b", "--b\r\n" + part + "alice\r\n--b--\r\n"},
-		{"multipart/form-data; boundary=b", "--b\r\n" + part + "alice\r\n"},
-		{"multipart/form-data", "--b\r\n" + part + "alice\r\n--b--\r\n"},
+		{"multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=username\r\n\r\nalice\r\n--b--\r\n"},
 	} {
 		if status := login(test.contentType, test.body); status == 401 {
 			t.Errorf("%s %.100q: another failed login", test.contentType, test.body)

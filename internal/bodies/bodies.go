@@ -33,9 +33,9 @@ func NewMemory() *Memory {
 
 // Policy says how a zone reads bodies.
 type Policy struct {
-	Limit   int // bytes of the largest body
-	Timeout time.Duration
-	Pass    bool // a body that can't be read has empty values
+	Limit   int           // bytes of the largest body
+	Timeout time.Duration // 0: none, because the zone doesn't deny all requests whose body is late
+	Pass    bool          // a body that can't be read has empty values
 }
 
 // Error says why a zone can't read a body.
@@ -58,7 +58,7 @@ var (
 	errTooLarge  = &Error{http.StatusRequestEntityTooLarge, "too large"}
 	errLate      = &Error{http.StatusRequestTimeout, "not complete in time"}
 	errMalformed = &Error{http.StatusBadRequest, "malformed"}
-	errEncoded   = &Error{http.StatusUnsupportedMediaType, "content encoding, charset or parameters"}
+	errEncoded   = &Error{http.StatusUnsupportedMediaType, "content encoding, charset, parameters or a multipart form"}
 )
 
 // Errors returns all errors of [Request.Read].

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/formvalue"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
@@ -16,29 +17,31 @@ import (
 // handler reads the same bytes. A nil Request is a body that no zone needs; it has no values, and nothing to
 // release. It is not safe for concurrent use.
 type Request struct {
-	request *http.Request
-	fields  *Fields
-	memory  *Memory
+	request    *http.Request
+	connection deadliner
+	fields     *Fields
+	memory     *Memory
 
 	ahead       *readahead.Body // nil if the request has no body that is read
 	kind        Kinds
-	multipart   bool   // a kindForm that is multipart/form-data
-	boundary    string // of multipart
-	unsupported *Error // the body is encoded
+	unsupported *Error // the body is encoded, or a multipart form
 
-	read    bool     // the whole body is read, and values are known
-	hidden  bool     // until EndZone, because the present zone can't read the body
-	invalid *Error   // why it has no values, if it is invalid
-	values  []string // of the fields
-	taken   int      // for the values, from memory.Values if they are kept, else from memory.Bodies
-	kept    bool     // for later handlers
-	late    bool     // the body was not complete in time, and is detached from the server's trailer
+	read    bool      // the whole body is read, and values are known
+	hidden  bool      // until EndZone, because the present zone can't read the body
+	invalid *Error    // why it has no values, if it is invalid
+	values  []string  // of the fields
+	taken   int       // for the values, from memory.Values if they are kept, else from memory.Bodies
+	kept    bool      // for later handlers
+	started time.Time // when a zone began to read the body
 }
 
+// deadliner is a connection or stream, such as an [http.ResponseController].
+type deadliner interface{ SetReadDeadline(time.Time) error }
+
 // NewRequest returns the body of a request. If it is JSON or a form, it replaces r.Body, so that the body
-// can be read before the next handler reads it.
-func NewRequest(r *http.Request, fields *Fields, memory *Memory) *Request {
-	b := &Request{request: r, fields: fields, memory: memory}
+// can be read before the next handler reads it. If the connection supports no deadlines, only those of the server apply.
+func NewRequest(r *http.Request, connection deadliner, fields *Fields, memory *Memory) *Request {
+	b := &Request{request: r, connection: connection, fields: fields, memory: memory}
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 || r.Method == http.MethodConnect {
 		return b
 	}
@@ -89,10 +92,7 @@ func (b *Request) readWithin(policy Policy) *Error {
 	if b.unsupported != nil {
 		return b.unsupported
 	}
-	body, err := b.ahead.ReadAhead(policy.Limit, policy.Timeout)
-	if err == readahead.ErrTimeout && !b.late {
-		b.request.Trailer, b.late = b.ahead.DetachTrailer(b.request.Trailer), true
-	}
+	body, err := b.readUntil(policy)
 	if err != nil {
 		return b.errorOf(err)
 	}
@@ -102,6 +102,20 @@ func (b *Request) readWithin(policy Policy) *Error {
 		}
 	}
 	return b.invalid
+}
+
+// readUntil reads the whole body. A body that misses the deadline of its connection can't be read on, so only a zone that
+// denies the request sets one.
+func (b *Request) readUntil(policy Policy) ([]byte, error) {
+	if policy.Timeout > 0 && !b.ahead.Ended() {
+		if b.started.IsZero() {
+			b.started = time.Now()
+		}
+		if b.connection.SetReadDeadline(b.started.Add(policy.Timeout)) == nil {
+			defer func() { _ = b.connection.SetReadDeadline(time.Time{}) }()
+		}
+	}
+	return b.ahead.ReadAhead(policy.Limit)
 }
 
 // readValues reads all values that the zones of the handler may need. A body without bytes has none.
@@ -177,12 +191,7 @@ func (b *Request) readForm(body []byte, values []string) (err error) {
 		if f.kind != kindForm {
 			continue
 		}
-		if b.multipart {
-			values[i], _, err = formvalue.Multipart(body, b.boundary, f.name, maxRequestValue)
-		} else {
-			values[i], _, err = formvalue.URLEncoded(body, f.name, maxRequestValue)
-		}
-		if err != nil {
+		if values[i], _, err = formvalue.URLEncoded(body, f.name, maxRequestValue); err != nil {
 			return err
 		}
 	}
@@ -195,7 +204,7 @@ func (b *Request) errorOf(err error) *Error {
 	switch {
 	case err == readahead.ErrTooLarge, errors.As(err, &tooLarge): // the latter from request_body
 		return errTooLarge
-	case err == readahead.ErrTimeout, errors.Is(err, os.ErrDeadlineExceeded): // the latter from a timeout of the server
+	case errors.Is(err, os.ErrDeadlineExceeded): // of the zone or of the server
 		return errLate
 	case err == readahead.ErrMemory:
 		return ErrMemory
@@ -210,15 +219,6 @@ func (b *Request) Held() bool { return b != nil && b.ahead != nil }
 
 // MoveToDelayed moves the body to the memory for delayed requests. It reports false if there is no room.
 func (b *Request) MoveToDelayed() bool { return !b.Held() || b.ahead.Move(b.memory.Delayed) }
-
-// CloseAfterLate has the server close the connection after the response, if the body was late. The next
-// handler may not read all of it, and ReleaseAfter then interrupts the body. The rest of the body must not be
-// read as another request.
-func (b *Request) CloseAfterLate(response http.Header) {
-	if b != nil && b.late && b.request.ProtoMajor == 1 {
-		response.Set("Connection", "close")
-	}
-}
 
 // CloseAfterDenial has the server close the connection after the response that denies the request, if the body
 // has not ended. Otherwise the server reads the rest of the body before it sends the response.
@@ -236,15 +236,10 @@ func (b *Request) ReleaseUnread() {
 	}
 }
 
-// ReleaseAfter gives the memory of the body back when the handler returns this error. It ends a read that is still
-// under way, because the server would wait for it. After an error, error routes may read the body, so
-// the memory is given back when the request has ended.
-func (b *Request) ReleaseAfter(err error, w http.ResponseWriter) {
-	if !b.Held() {
-		return
-	}
-	b.ahead.Interrupt(http.NewResponseController(w).SetReadDeadline)
-	if err != nil {
+// ReleaseAfter gives the memory of the body back when the handler returns this error. After an error, error routes may
+// read the body, so the memory is given back when the request has ended.
+func (b *Request) ReleaseAfter(err error) {
+	if b.Held() && err != nil {
 		context.AfterFunc(b.request.Context(), b.Release)
 		return
 	}

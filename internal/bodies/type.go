@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
+const multipartForm = "multipart/form-data"
+
 // readHeader finds out what a body holds. The next handler may decode a body otherwise than this
-// package, because of a content encoding or a charset. Such a body is unsupported.
+// package, because of a content encoding or a charset. Parsers of multipart forms differ most. Such a body is unsupported.
 func (b *Request) readHeader(header http.Header) {
 	types := header["Content-Type"]
 	for _, t := range types {
-		kind, multipart := kindOfMediaType(t)
-		b.kind, b.multipart = max(b.kind, kind), b.multipart || multipart
+		b.kind = max(b.kind, kindOfMediaType(t))
 	}
 	if b.kind == 0 {
 		return
 	}
-	_, parameters, err := mime.ParseMediaType(types[0])
-	b.boundary = parameters["boundary"]
+	media, parameters, err := mime.ParseMediaType(types[0])
 	switch strings.ToLower(parameters["charset"]) {
 	case "", "utf-8", "utf8", "us-ascii":
 	default:
 		b.unsupported = errEncoded
 	}
-	if err != nil || len(types) > 1 || !plainParameters.MatchString(types[0]) || hasParameterTwice(types[0]) {
+	if err != nil || len(types) > 1 || media == multipartForm || !plainParameters.MatchString(types[0]) || hasCharsetTwice(types[0]) {
 		b.unsupported = errEncoded
 	}
 	for _, encoding := range header["Content-Encoding"] {
@@ -37,33 +37,31 @@ func (b *Request) readHeader(header http.Header) {
 }
 
 // plainParameters matches a Content-Type whose parameters all parsers read alike. RFC 2231 allows
-// boundary*=utf-8”x, which only some parsers know. Others cut a text in quotation marks at a
+// charset*=us-ascii”utf-8, which only some parsers know. Others cut a text in quotation marks at a
 // semicolon or a comma.
 var plainParameters = regexp.MustCompile(`^[^;]*(;[ \t]*[0-9A-Za-z!#$&+.^_-]+=([^ \t";,\\]+|"[^";,\\]*")[ \t]*)*;?[ \t]*$`)
 
-// hasParameterTwice reports whether a parser that only searches for the name of a parameter could find
+// hasCharsetTwice reports whether a parser that only searches for the name charset could find
 // another value than mime.ParseMediaType, as in x="charset=utf-7".
-func hasParameterTwice(contentType string) bool {
+func hasCharsetTwice(contentType string) bool {
 	contentType = strings.ToLower(contentType)
-	return strings.Count(contentType, "boundary=") > 1 || strings.Count(contentType, "charset=") > 1
+	return strings.Count(contentType, "charset=") > 1
 }
 
 // kindOfMediaType returns the kind of a media type, which may have parameters; 0 is another one. Some servers end the type
-// at a comma or a space. Such a type is malformed, so the zone can't read the body.
-func kindOfMediaType(text string) (kind Kinds, multipart bool) {
+// at a comma or a space. Such a type is malformed, so the zone can't read the body. It reads no multipart form, either.
+func kindOfMediaType(text string) Kinds {
 	media := strings.ToLower(strings.TrimSpace(text))
 	if end := strings.IndexAny(media, ";, \t"); end >= 0 {
 		media = media[:end]
 	}
 	switch {
-	case media == "application/x-www-form-urlencoded":
-		return kindForm, false
-	case media == "multipart/form-data":
-		return kindForm, true
+	case media == "application/x-www-form-urlencoded", media == multipartForm:
+		return kindForm
 	case isJSONType(media):
-		return kindJSON, false
+		return kindJSON
 	}
-	return 0, false
+	return 0
 }
 
 // isJSONLinesType reports whether a media type, in lower case and without parameters, has a JSON text in each line. No

@@ -2,10 +2,7 @@ package formvalue_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
-	"mime/multipart"
 	"net/url"
 	"strings"
 	"testing"
@@ -35,14 +32,10 @@ func TestTooLong(t *testing.T) {
 				t.Errorf("%d bytes: %d, %v, %v", len(text), len(value), ok, err)
 			}
 		}
-		body := form(part("form-data; name="+other, other), part("form-data; name=user", text))
-		if value, ok, err := formvalue.Multipart(body, "b", "user", maxValue); err != want || ok == tooLong || ok && value != valid(text) {
-			t.Errorf("%d bytes: %d, %v, %v", len(text), len(value), ok, err)
-		}
 	}
 }
 
-// TestNamesOfPHP checks the names that PHP reads as the field, beside the field and alone, in both encodings.
+// TestNamesOfPHP checks the names that PHP reads as the field, beside the field and alone.
 func TestNamesOfPHP(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	for _, test := range []struct {
@@ -96,17 +89,6 @@ func TestNamesOfPHP(t *testing.T) {
 				if err != want || ok != (err == nil && len(names) > 1) || ok != (got == "bob") {
 					t.Errorf("%.40q with the field %q, %s: %q, %v, %v, want %v", test.other, test.field, what, got, ok, err, want)
 				}
-			}
-			if strings.ContainsAny(test.other, "\x00\t") || strings.Contains(test.field, "\ufffd") {
-				return // not in a header field
-			}
-			parts := make([]string, len(names))
-			for i, name := range names {
-				parts[i] = part(`form-data; name="`+name+`"`, "bob")
-			}
-			got, ok, err := formvalue.Multipart(form(parts...), "b", test.field, maxValue)
-			if err != want || ok != (err == nil && len(names) > 1) || ok != (got == "bob") {
-				t.Errorf("%.40q with the field %q in a part, %s: %q, %v, %v, want %v", test.other, test.field, what, got, ok, err, want)
 			}
 		}
 		rejected := map[bool]error{true: formvalue.ErrAmbiguous}
@@ -219,185 +201,3 @@ func FuzzURLEncoded(f *testing.F) {
 
 // valid replaces each invalid byte by U+FFFD.
 func valid(text string) string { return string([]rune(text)) }
-
-// form is a multipart body with the boundary "b". Each part is its headers, an empty line, and its content.
-func form(parts ...string) []byte {
-	var body strings.Builder
-	for _, part := range parts {
-		body.WriteString("--b\r\n" + part + "\r\n")
-	}
-	body.WriteString("--b--\r\n")
-	return []byte(body.String())
-}
-
-func part(disposition, content string) string {
-	return "Content-Disposition: " + disposition + "\r\n\r\n" + content
-}
-
-func TestMultipart(t *testing.T) {
-	user := part(`form-data; name="user"`, "alice")
-	for name, test := range map[string]struct {
-		body []byte
-		want string
-		ok   bool
-	}{
-		"no field":               {body: form(part(`form-data; name="other"`, "x"))},
-		"the field":              {body: form(part(`form-data; name="other"`, "x"), user), want: "alice", ok: true},
-		"an empty field":         {body: form(part(`form-data; name="user"`, "")), ok: true},
-		"another field twice":    {body: form(append(many(2), user)...), want: "alice", ok: true},
-		"the case of names":      {body: form(part(`form-data; name="User"`, "bob"), user), want: "alice", ok: true},
-		"a file":                 {body: form(part(`form-data; name="user"; filename="f"`, "bob"))},
-		"a file with two names":  {body: form(part(`form-data; name="user"; filename="f"; filename*=UTF-8''f`, "bob"))},
-		"a file of another name": {body: form(part(`form-data; name="x"; filename*=UTF-8''f`, "bob"), user), want: "alice", ok: true},
-		"no quotation marks":     {body: form(part(`Form-Data;name=user`, "alice")), want: "alice", ok: true},
-		"a type": {
-			body: form("content-type: Text/Plain; charset=UTF-8\r\n" + part(`form-data; name="user"`, "\u00e9")), want: "\u00e9", ok: true,
-		},
-		"another charset, without its letters": {
-			body: form("Content-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit\r\n" + user), want: "alice", ok: true,
-		},
-		"other encodings of other fields": {
-			body: form("Content-Transfer-Encoding: base64\r\n"+part(`form-data; name="x"`, "eA=="), user), want: "alice", ok: true,
-		},
-		"a mark within text":  {body: form(part(`form-data; name="user"`, "a\ufeffb")), want: "a\ufeffb", ok: true},
-		"a mark in a file":    {body: form(part(`form-data; name="user"; filename="f"`, "\ufeffbob"))},
-		"lines in a field":    {body: form(part(`form-data; name="user"`, "a\r\n--c\r\nb\r\n")), want: "a\r\n--c\r\nb\r\n", ok: true},
-		"invalid UTF-8":       {body: form(part(`form-data; name="user"`, "a\xff\xfe")), want: "a\ufffd\ufffd", ok: true},
-		"a line before":       {body: append([]byte("\r\n"), form(user)...), want: "alice", ok: true},
-		"lines after":         {body: append(form(user), "\r\n"...), want: "alice", ok: true},
-		"1000 parts":          {body: form(append(many(999), user)...), want: "alice", ok: true},
-		"a body with no part": {body: []byte("--b--\r\n")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			value, ok, err := formvalue.Multipart(test.body, "b", "user", maxValue)
-			if value != test.want || ok != test.ok || err != nil {
-				t.Errorf("got %q, %v, %v, want %q, %v", value, ok, err, test.want, test.ok)
-			}
-		})
-	}
-}
-
-// many returns parts that are not the field "user".
-func many(n int) []string {
-	parts := make([]string, n)
-	for i := range parts {
-		parts[i] = part(`form-data; name="x"`, "")
-	}
-	return parts
-}
-
-func TestMultipartRejects(t *testing.T) {
-	user := part(`form-data; name="user"`, "alice")
-	complete := form(user)
-	for name, body := range map[string][]byte{
-		"an empty body":                 {},
-		"another boundary":              bytes.ReplaceAll(complete, []byte("--b"), []byte("--c")),
-		"no last boundary":              bytes.TrimSuffix(complete, []byte("--b--\r\n")),
-		"an incomplete last boundary":   bytes.TrimSuffix(complete, []byte("-\r\n")),
-		"an incomplete field":           complete[:len(complete)-12],
-		"an incomplete header":          []byte("--b\r\nContent-Disposition: form-data; name=\"user\""),
-		"a header without a colon":      form(user, "hello\r\n\r\n"),
-		"an invalid quoted-printable":   form("Content-Transfer-Encoding: quoted-printable\r\n" + part(`form-data; name="user"`, "\x01")),
-		"1001 parts":                    form(append(many(1000), user)...),
-		"an incomplete part afterwards": append(bytes.TrimSuffix(complete, []byte("--\r\n")), "\r\n"+user...),
-	} {
-		t.Run(name, func(t *testing.T) {
-			if value, ok, err := formvalue.Multipart(body, "b", "user", maxValue); value != "" || ok || err == nil {
-				t.Errorf("got %q, %v, %v, want an error", value, ok, err)
-			}
-		})
-	}
-	for _, boundary := range []string{"", "b,b", "b b", `b"`, strings.Repeat("b", 71)} {
-		body := bytes.ReplaceAll(complete, []byte("--b"), []byte("--"+boundary))
-		if _, _, err := formvalue.Multipart(body, boundary, "user", maxValue); err == nil {
-			t.Errorf("the boundary %q was accepted", boundary)
-		}
-	}
-}
-
-// A client must not be able to show one value to this package and another one to a parser that reads these
-// bodies in another way.
-func TestMultipartRejectsAmbiguousBodies(t *testing.T) {
-	user := part(`form-data; name="user"`, "alice")
-	before := func(header string) []byte { return form(header+"\r\n"+part(`form-data; name="user"`, "bob"), user) }
-	disposition := func(text string) []byte { return form(part(text, "bob"), user) }
-	for name, body := range map[string][]byte{
-		"a field twice":                form(user, part(`form-data; name="user"`, "bob")),
-		"an empty field first":         form(part(`form-data; name="user"`, ""), user),
-		"a file and a field":           form(part(`form-data; name="user"; filename="f"`, "bob"), user),
-		"text before":                  append([]byte("hello\r\n"), form(user)...),
-		"another body before":          append([]byte("--b\n"+part(`form-data; name="user"`, "bob")+"\n"), form(user)...),
-		"a body of LF":                 bytes.ReplaceAll(form(user), []byte("\r\n"), []byte("\n")),
-		"text after":                   append(form(user), "--b\r\nhello"...),
-		"text behind the last":         bytes.Replace(form(user), []byte("--b--"), []byte("--b-- x"), 1),
-		"a space behind a boundary":    []byte("--b\r\n" + part(`form-data; name="x"`, "\r\n--b \r\n"+part(`form-data; name="user"`, "bob")+"\r\n--b\r\n"+user+"\r\n--b--\r\n")),
-		"a boundary within a line":     form(part(`form-data; name="x"`, "x--b"), user),
-		"a boundary after LF":          form(part(`form-data; name="x"`, "x\n--b\r\n"+user), user),
-		"a longer boundary":            form(part(`form-data; name="x"`, "x\r\n--bb\r\n"+user), user),
-		"an attachment":                disposition(`attachment; name="user"`),
-		"no name":                      disposition(`form-data`),
-		"no disposition":               form("X: y\r\n\r\nbob", user),
-		"no header":                    form("\r\nbob", user),
-		"two names":                    disposition(`form-data; name="user"; name="x"`),
-		"an encoded name":              disposition(`form-data; name*=UTF-8''user`),
-		"a name in pieces":             disposition(`form-data; name*0="us"; name*1="er"`),
-		"a name of RFC 2047":           disposition(`form-data; name="=?utf-8?q?user?="`),
-		"a name with a backslash":      disposition(`form-data; name="us\er"`),
-		"a quotation mark in a name":   disposition(`form-data; name="x"; filename="x\";name=user;y="`),
-		"an empty file name":           disposition(`form-data; name="user"; filename=""`),
-		"an encoded file name":         disposition(`form-data; name="user"; filename*=UTF-8''f`),
-		"a broken disposition":         disposition(`form-data; name="user" x`),
-		"two dispositions":             before(`Content-Disposition: form-data; name="x"`),
-		"a disposition on two lines":   form("Content-Disposition: form-data;\r\n name=\"user\"\r\n\r\nbob", user),
-		"a space before the colon":     form("Content-Disposition : form-data; name=\"user\"\r\n\r\nbob", user),
-		"a long header":                before("X: " + strings.Repeat("x", 9000)),
-		"quoted-printable":             before("Content-Transfer-Encoding: quoted-printable"),
-		"base64":                       before("Content-Transfer-Encoding: Base64"),
-		"a charset":                    before("Content-Type: text/plain; charset=utf-7"),
-		"letters of another charset":   form("Content-Type: text/plain; charset=iso-8859-1\r\n" + part(`form-data; name="user"`, "\xe9")),
-		"a byte order mark":            form(part(`form-data; name="user"`, "\ufeffbob")),
-		"a byte order mark alone":      form(part(`form-data; name="user"`, "\ufeff"), user),
-		"a mark before a name":         disposition("form-data; name=\"\ufeffuser\""),
-		"a type that looks like files": before("Content-Type: application/octet-stream"),
-		"parts within a part":          form("Content-Type: multipart/mixed; boundary=c\r\n"+part(`form-data; name="x"`, "--c--"), user),
-	} {
-		t.Run(name, func(t *testing.T) {
-			if value, ok, err := formvalue.Multipart(body, "b", "user", maxValue); value != "" || ok || err == nil {
-				t.Errorf("got %q, %v, %v, want an error", value, ok, err)
-			}
-		})
-	}
-}
-
-// FuzzMultipart compares Multipart with the form that mime/multipart reads from the whole body. That accepts
-// more bodies.
-func FuzzMultipart(f *testing.F) {
-	user := part(`form-data; name="user"`, "alice")
-	for _, body := range [][]byte{
-		form(user), form(part(`form-data; name="user"; filename="f"`, "x"), user), form(user, user), form("\r\nx", user),
-		form(user, part(`form-data; name=" user"`, "x")), form(part(`form-data; name="user[]"`, "x"), user),
-		form("Content-Transfer-Encoding: 8bit\r\nContent-Type: text/plain\r\n" + user), form(user)[:40],
-		{},
-	} {
-		f.Add(body, "b", "user")
-	}
-	f.Add(form(part("form-data", "alice")), "b", "") // a part without a name is no field
-	f.Fuzz(func(t *testing.T, body []byte, boundary, field string) {
-		value, ok, err := formvalue.Multipart(body, boundary, field, maxValue)
-		if err != nil {
-			return
-		}
-		want, err := multipart.NewReader(bytes.NewReader(body), boundary).ReadForm(1 << 20)
-		if errors.Is(err, io.EOF) && !ok { // a form without parts
-			return
-		}
-		if err != nil {
-			t.Fatalf("%q: %v, but the field %q is %q, %v", body, err, field, value, ok)
-		}
-		defer want.RemoveAll() //nolint:errcheck // the test is over
-		values := want.Value[field]
-		if ok != (len(values) > 0) || ok && value != valid(values[0]) {
-			t.Fatalf("%q: the field %q is %q, %v, mime/multipart says %q", body, field, value, ok, values)
-		}
-	})
-}

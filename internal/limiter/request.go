@@ -16,9 +16,10 @@ import (
 // State is one limiter's evaluation of one request. Placeholders refer to it, so it lives as long as the request.
 type State struct {
 	Limiter   *Limiter
-	Explained bool             // the request is only described, so nothing is counted or logged
-	trace     *telemetry.Trace // nil if the request isn't traced
-	Body      *bodies.Request  // nil until a zone needs it
+	Explained bool                // the request is only described, so nothing is counted or logged
+	trace     *telemetry.Trace    // nil if the request isn't traced
+	Body      *bodies.Request     // nil until a zone needs it
+	response  http.ResponseWriter // nil in an explanation
 
 	// Set by [State.Collect].
 	Entries      []Entry         // one per zone that limits the request

@@ -19,14 +19,13 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	state := l.NewState(repl)
 	state.trace = telemetry.NewTrace(r.Context())
-	defer func() { state.Body.ReleaseAfter(err, w) }()
+	state.response = w
+	defer func() { state.Body.ReleaseAfter(err) }()
 	defer state.logCharges(r)
-	defer state.finish() // first, because ReleaseAfter may wait for the body
-	collectError, storeError := state.WithOverrides(func(o CollectOptions) error {
-		err := state.Collect(r, repl, o)
-		state.Body.CloseAfterLate(w.Header())
-		return err
-	}, func() error { return l.decide(r.Context(), state) })
+	defer state.finish()
+	collectError, storeError := state.WithOverrides(
+		func(o CollectOptions) error { return state.Collect(r, repl, o) },
+		func() error { return l.decide(r.Context(), state) })
 	switch {
 	case collectError != nil:
 		return l.handleCollectError(w, r, state, collectError)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
@@ -80,7 +79,10 @@ func TestReadsWhatWasSent(t *testing.T) {
 		b := New(s, length, memory)
 		for range random.IntN(4) {
 			limit := 1 + random.IntN(20_000)
-			got, err := b.ReadAhead(limit, time.Hour)
+			if random.IntN(4) == 0 {
+				limit = len(sent)
+			}
+			got, err := b.ReadAhead(limit)
 			switch {
 			case err == nil && (!bytes.Equal(got, sent) || len(sent) > limit || s.end != io.EOF):
 				t.Fatalf("seed %d: read %d bytes ahead, with limit %d, of %d with error %v", seed, len(got), limit, len(sent), s.end)
@@ -104,7 +106,7 @@ func TestReadsWhatWasSent(t *testing.T) {
 	}
 }
 
-// A body with a known length takes no more memory than it needs. Without one, it takes at most
+// A body with a known length takes one byte more than it has, which shows its end. Without one, it takes at most
 // twice what has arrived.
 func TestMemoryGrowsWithWhatHasArrived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -114,10 +116,10 @@ func TestMemoryGrowsWithWhatHasArrived(t *testing.T) {
 			s.parts = append(s.parts, make([]byte, 100))
 		}
 		b := New(s, 10_000, memory)
-		go func() { _, _ = b.ReadAhead(1<<20, time.Hour) }()
+		go func() { _, _ = b.ReadAhead(1 << 20) }()
 		for n := range 100 {
 			synctest.Wait()
-			if used := memory.Used(); used > int64(max(firstBuffer, 2*100*n)) || used > 10_000 {
+			if used := memory.Used(); used > int64(max(firstBuffer, 2*100*n)) || used > 10_001 {
 				t.Errorf("%d bytes taken after %d have arrived", used, 100*n)
 			}
 			next <- struct{}{}
@@ -126,105 +128,11 @@ func TestMemoryGrowsWithWhatHasArrived(t *testing.T) {
 	})
 }
 
-// A body that is late is passed on from its first byte, while the rest is still on its way.
-func TestTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		next, memory := make(chan struct{}), NewMemory(1<<20)
-		s := &source{wait: next, end: io.EOF, parts: [][]byte{[]byte("one "), []byte("two "), []byte("three")}}
-		b := New(s, -1, memory)
-		go func() { next <- struct{}{} }()
-		start := time.Now()
-		for _, timeout := range []time.Duration{time.Second, 3 * time.Second, 2 * time.Second} { // all from the start
-			if _, err := b.ReadAhead(100, timeout); err != ErrTimeout {
-				t.Fatalf("after %v: %v", time.Since(start), err)
-			}
-		}
-		if waited := time.Since(start); waited != 3*time.Second {
-			t.Errorf("waited %v", waited)
-		}
-		announced := http.Header{"Sum": nil}
-		trailer := b.DetachTrailer(announced)
-		p := make([]byte, 100)
-		if n, err := b.Read(p); string(p[:n]) != "one " || err != nil {
-			t.Errorf("%q %v", p[:n], err)
-		}
-		go func() {
-			for range 2 {
-				next <- struct{}{}
-			}
-			announced.Set("Sum", "42")
-			next <- struct{}{}
-		}()
-		rest, err := io.ReadAll(b)
-		if string(rest) != "two three" || err != nil {
-			t.Errorf("%q %v", rest, err)
-		}
-		if trailer.Get("Sum") != "42" {
-			t.Errorf("trailer %v", trailer)
-		}
-		if memory.Used() != 0 {
-			t.Errorf("%d bytes taken", memory.Used())
-		}
-	})
-}
-
-// An interrupted body keeps no memory and no goroutine.
-func TestInterrupt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		next, memory := make(chan struct{}), NewMemory(1<<20)
-		s := &source{wait: next, end: errBroken}
-		b := New(s, -1, memory)
-		if _, err := b.ReadAhead(100, time.Second); err != ErrTimeout {
-			t.Fatal(err)
-		}
-		b.Interrupt(func(deadline time.Time) error {
-			if !deadline.Before(time.Now()) {
-				t.Errorf("deadline %v", deadline)
-			}
-			close(next)
-			return nil
-		})
-		if err := b.Close(); err != nil || s.closed {
-			t.Errorf("%v, closed %v: the server would take the source for one that was read to its end", err, s.closed)
-		}
-		b.Release()
-		if memory.Used() != 0 {
-			t.Errorf("%d bytes taken", memory.Used())
-		}
-		if n, err := b.Read(make([]byte, 1)); n != 0 || err != http.ErrBodyReadAfterClose && err != errBroken {
-			t.Errorf("%d %v", n, err)
-		}
-	})
-}
-
-// Without a deadline, the memory is given back when the server ends the read.
-func TestReleaseWithoutInterrupt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		next, memory := make(chan struct{}), NewMemory(1<<20)
-		b := New(&source{wait: next, end: errBroken}, -1, memory)
-		if _, err := b.ReadAhead(100, time.Second); err != ErrTimeout {
-			t.Fatal(err)
-		}
-		b.Interrupt(func(time.Time) error { return http.ErrNotSupported })
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		if memory.Used() != 100 {
-			t.Errorf("%d bytes taken while the buffer is in use", memory.Used())
-		}
-		close(next)
-		synctest.Wait()
-		if memory.Used() != 0 {
-			t.Errorf("%d bytes taken", memory.Used())
-		}
-	})
-}
-
 // A closed body gives its memory back, and closes its source.
 func TestClose(t *testing.T) {
 	s, memory := &source{parts: [][]byte{make([]byte, 1000)}, end: io.EOF}, NewMemory(1<<20)
 	b := New(s, -1, memory)
-	if _, err := b.ReadAhead(2000, time.Hour); err != nil {
+	if _, err := b.ReadAhead(2000); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(b, make([]byte, 10)); err != nil {
@@ -235,6 +143,22 @@ func TestClose(t *testing.T) {
 	}
 	if _, err := b.Read(make([]byte, 1)); err != http.ErrBodyReadAfterClose {
 		t.Error(err)
+	}
+}
+
+// Bytes that are released are not read, neither by the next handler nor ahead.
+func TestRelease(t *testing.T) {
+	b := New(io.NopCloser(bytes.NewReader(make([]byte, 1000))), -1, NewMemory(1<<20))
+	if _, err := b.ReadAhead(2000); err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+	b.Release()
+	if _, err := b.ReadAhead(2000); err != http.ErrBodyReadAfterClose {
+		t.Error(err)
+	}
+	if n, err := b.Read(make([]byte, 1)); n != 0 || err != http.ErrBodyReadAfterClose {
+		t.Errorf("%d bytes, %v", n, err)
 	}
 }
 
@@ -250,7 +174,7 @@ func TestPanic(t *testing.T) {
 			t.Errorf("%d bytes taken", used)
 		}
 	}()
-	_, _ = b.ReadAhead(100, time.Hour)
+	_, _ = b.ReadAhead(100)
 }
 
 type panicking struct{}
@@ -270,7 +194,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		ready.Add(1)
 		wg.Go(func() {
 			b := New(io.NopCloser(bytes.NewReader(make([]byte, 30_000))), -1, memory)
-			_, err := b.ReadAhead(1<<16, time.Hour)
+			_, err := b.ReadAhead(1 << 16)
 			if used := memory.Used(); used > memory.size {
 				t.Errorf("%d bytes taken", used)
 			}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,7 +26,7 @@ import (
 )
 
 // redisBackend is a Redis with its circuit breaker and its cache of denials. It stays open while a
-// configuration uses it, or while a request is in flight that may still correct its charges.
+// configuration uses it. Afterwards requests in flight still correct their charges, by connections of their own.
 type redisBackend struct {
 	*store.DenyCache
 	redis     redisstore.Redis
@@ -35,15 +34,12 @@ type redisBackend struct {
 	health    admin.HealthLog
 	outageLog outageLog
 	slotLines *lines.Slots
-
-	uses atomic.Int64 // the number of such requests, plus 1 while any configuration uses the backend
 }
 
 // newBackend returns a backend that opens no connection yet. It calls logger for each message,
 // because the backend can outlive a configuration and its loggers.
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend, error) {
 	b := &redisBackend{keyPrefix: o.KeyPrefix, health: admin.NewHealthLog(), slotLines: lines.NewSlots(lines.FirstPause, lines.MaxPause)}
-	b.uses.Store(1)
 	var err error
 	b.redis, err = redisstore.Open(o, redisstore.Hooks{
 		ClockStepped: func(back time.Duration) {
@@ -74,20 +70,9 @@ func (b *redisBackend) DecidedWithout() *limiter.OutageCounts { return &b.outage
 
 func (b *redisBackend) Failing() int { return b.redis.Failing() }
 
-// Acquire keeps the backend from closing until Release is called.
-func (b *redisBackend) Acquire() { b.uses.Add(1) }
-
-// Release closes the backend if nobody else uses it.
-func (b *redisBackend) Release() error {
-	if b.uses.Add(-1) > 0 {
-		return nil
-	}
-	return b.redis.Close()
-}
-
 // Destruct implements [caddy.Destructor]. Caddy calls it when no configuration uses the backend any
 // more.
-func (b *redisBackend) Destruct() error { return b.Release() }
+func (b *redisBackend) Destruct() error { return b.redis.Close() }
 
 // The events of a Redis.
 const (

@@ -90,23 +90,31 @@ func TestConcurrency(t *testing.T) {
 	})
 }
 
-// Requests in flight keep their slots over a reload.
+// Requests in flight keep their slots over a reload, and give them back, also if the new configuration has another store.
 func TestConcurrencyOverReload(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := gated(g, "zone api {\n concurrency 1\n}\n"+use)
 		c := caddytest.Start(t, config)
-		held := c.Hold(context.Background(), "/hold")
-		g.wait(t, 1)
-		c.Get(t, "/").Want(t, 429)
-		c.Reload(t, config+"# again\n")
-		c.Get(t, "/").Want(t, 429)
-		g.pass <- struct{}{}
-		if status := <-held; status != 200 {
-			t.Errorf("the request in flight ended with %d", status)
+		for _, next := range []string{config + "# again\n", caddytest.Site("zone another {\n fixed_window 1 1h\n}")} {
+			held := c.Hold(context.Background(), "/hold")
+			g.wait(t, 1)
+			c.Get(t, "/").Want(t, 429)
+			c.Reload(t, next)
+			if strings.Contains(next, "api") {
+				c.Get(t, "/").Want(t, 429)
+			}
+			g.pass <- struct{}{}
+			if status := <-held; status != 200 {
+				t.Errorf("the request in flight ended with %d", status)
+			}
+			c.Reload(t, config)
+			waitForSlots(t, c, 1)
 		}
-		waitForSlots(t, c, 1)
+		if log := c.Logged(); strings.Contains(log, "a call to Redis failed") {
+			t.Errorf("a slot was not given back: %s", log)
+		}
 	})
 }
 

@@ -195,8 +195,6 @@ func (b *backend) Take(ctx context.Context, requests []store.Request) (allowed b
 	return allowed, err
 }
 
-func (b *backend) Acquire()                              {}
-func (b *backend) Release() error                        { return nil }
 func (b *backend) DecidedWithout() *limiter.OutageCounts { return &b.counts }
 func (b *backend) Failing() int                          { return b.redis.Failing() }
 func (b *backend) IsCluster() bool                       { _, is := b.redis.(*redisstore.Cluster); return is }

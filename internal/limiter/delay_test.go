@@ -39,7 +39,7 @@ func TestQueueOfManyKeys(t *testing.T) {
 				r := q.request(1)
 				r.Key, r.Slots = key, slots
 				state := newTestState(q.handler, q.zone, &LimitSet{}, r)
-				defer state.finish()
+				defer state.sendCorrections()
 				if err := q.handler.decide(ctx, state); err != nil || !state.Allowed {
 					return false
 				}
@@ -133,7 +133,7 @@ func (q *queueTest) request(cost int64) store.Request {
 // ask has a request decided, and held if need be.
 func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
 	state := newTestState(q.handler, q.zone, &LimitSet{}, q.request(cost))
-	defer state.finish()
+	defer state.sendCorrections()
 	err := q.handler.decide(ctx, state)
 	return state.Allowed && err == nil
 }

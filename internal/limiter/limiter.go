@@ -56,12 +56,10 @@ type Limiter struct {
 	warnedOfErrorRoutes atomic.Bool
 }
 
-// Backend is a Redis. Limiters of several configurations can have the same one.
+// Backend is a Redis. Limiters of several configurations can have the same one. Requests in flight can use it also when no
+// configuration does any more.
 type Backend interface {
 	store.Store
-	// Acquire keeps the Redis open until Release is called, also if no configuration uses it any more.
-	Acquire()
-	Release() error
 	// DecidedWithout returns the counts of the requests that were decided while the Redis failed.
 	DecidedWithout() *OutageCounts
 	// Failing returns how many servers of the Redis fail at present.

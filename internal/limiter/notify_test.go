@@ -57,7 +57,7 @@ func (n *notifyTest) request(t *testing.T, asks ...slotAsk) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state.finish()
+	state.sendCorrections()
 }
 
 // want checks the reports since the last call.
@@ -132,7 +132,7 @@ func TestNotifyBehindSlotLine(t *testing.T) {
 				n.zones["plan"].Delay = nil
 				slots := slotAsk{zone: "slots", key: "k", slots: 1}
 				first, _ := n.decide(t.Context(), slots)
-				time.AfterFunc(time.Minute, first.finish)
+				time.AfterFunc(time.Minute, first.sendCorrections)
 				shadow := n.ask("a", 8)
 				shadow.shadow, shadow.mode = true, mode
 				n.request(t, slots, shadow)
@@ -158,7 +158,7 @@ func TestNotifyOfClientThatLeaves(t *testing.T) {
 		ctx, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
 		state, err := n.decide(ctx, slow, n.ask("a", 8))
-		state.finish()
+		state.sendCorrections()
 		n.want(t, fmt.Sprint("after ", err))
 		n.request(t, slow, n.ask("a", 5))
 		n.want(t, "after a request that waited", "a 50% calendar 10 year")

@@ -27,11 +27,10 @@ type State struct {
 	watchedZones uint64          // bit i: the limiter's zone i has placeholders that later handlers may set
 
 	// Set by the decision and after it.
-	Wait        lines.Request // the same entries, while the limiter decides
-	Decided     bool          // the store has decided
-	Allowed     bool          // by all zones
-	usesBackend bool          // the limiter's backend stays open for this request
-	corrected   bool          // the corrections are sent
+	Wait      lines.Request // the same entries, while the limiter decides
+	Decided   bool          // the store has decided
+	Allowed   bool          // by all zones
+	corrected bool          // the corrections are sent
 
 	// Several limiters can evaluate a request. The replacer of the request knows the state of
 	// the outermost limiter. From there the others are found.

@@ -22,7 +22,7 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	state.response = w
 	defer func() { state.Body.ReleaseAfter(err) }()
 	defer state.logCharges(r)
-	defer state.finish()
+	defer state.sendCorrections()
 	collectError, storeError := state.WithOverrides(
 		func(o CollectOptions) error { return state.Collect(r, repl, o) },
 		func() error { return l.decide(r.Context(), state) })
@@ -64,7 +64,6 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 	}
 	takeCtx := ctx
 	if hasPlaces || state.mayNeedCorrections() {
-		state.keepBackendOpen()
 		// If the client leaves, the charges must be known all the same, to be given back.
 		takeCtx = context.WithoutCancel(ctx)
 	}
@@ -92,26 +91,6 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 // it ends.
 func (state *State) mayNeedCorrections() bool {
 	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Slots != nil || e.Zone.Settle != nil && len(e.Limits) > 0 })
-}
-
-// keepBackendOpen keeps the limiter's backend open until finish, also after a reload, so that
-// the charges of the request can be corrected.
-func (state *State) keepBackendOpen() {
-	if b := state.Limiter.Backend; b != nil && !state.usesBackend {
-		state.usesBackend = true
-		b.Acquire()
-	}
-}
-
-// finish ends the request: it corrects the charges, and closes the backend if no other request or configuration uses it.
-func (state *State) finish() {
-	state.sendCorrections()
-	if !state.usesBackend {
-		return
-	}
-	if err := state.Limiter.Backend.Release(); err != nil {
-		state.Limiter.ReportStoreFailure(err)
-	}
 }
 
 // sendCorrections corrects the charges of the request by its response, and gives its slots

@@ -229,7 +229,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 		}
 		delay = time.Since(came)
 		if !state.Allowed {
-			state.finish()
+			state.sendCorrections()
 			served.denied = true
 			continue
 		}
@@ -250,7 +250,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 				e.TrueCost, e.Settled = trueCost, true
 			}
 		}
-		state.finish()
+		state.sendCorrections()
 	}
 	return served
 }

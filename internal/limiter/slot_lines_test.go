@@ -163,7 +163,7 @@ func TestSlotLineLaws(t *testing.T) {
 				clients.Go(func() {
 					defer stop()
 					state, err := s.decide(ctx, slotAsk{zone: "api", key: key, slots: slots})
-					defer state.finish()
+					defer state.sendCorrections()
 					switch {
 					case err == nil && state.Allowed:
 						flying.begin(key, number)
@@ -236,7 +236,7 @@ func TestSlotLinesUnderRace(t *testing.T) {
 				s, key := instances[number%len(instances)], fmt.Sprint(number%3)
 				clients.Go(func() {
 					state, err := s.decide(t.Context(), slotAsk{zone: "api", key: key, slots: 2})
-					defer state.finish()
+					defer state.sendCorrections()
 					if err != nil || !state.Allowed {
 						t.Errorf("%s: a request was denied: %v", what, err)
 						return
@@ -304,7 +304,7 @@ func TestSlotLineOrder(t *testing.T) {
 			leave[number]()
 			s.waitForWaiters(t, int64(9-n))
 		}
-		first.finish()
+		first.sendCorrections()
 		for _, number := range []int{1, 2, 3, 5, 6, 7, 8} {
 			next := <-passed
 			if next.number != number {
@@ -315,7 +315,7 @@ func TestSlotLineOrder(t *testing.T) {
 				t.Errorf("request %d passed, too", other.number)
 			default:
 			}
-			next.state.finish()
+			next.state.sendCorrections()
 		}
 		clients.Wait()
 		for _, stop := range leave {
@@ -349,7 +349,7 @@ func TestSlotWaitIsBounded(t *testing.T) {
 			if err != nil || !before.Allowed {
 				t.Fatal("denied:", err)
 			}
-			time.AfterFunc(test.runs, before.finish)
+			time.AfterFunc(test.runs, before.sendCorrections)
 			began := time.Now()
 			state, err := s.decide(t.Context(), ask)
 			if took := time.Since(began); err != nil || state.Allowed != test.allowed || took != test.want {
@@ -361,7 +361,7 @@ func TestSlotWaitIsBounded(t *testing.T) {
 			if outcome, _ := state.Entries[0].requestOutcome(state.Allowed); outcome != map[bool]telemetry.Outcome{true: telemetry.OutcomeDelayed, false: telemetry.OutcomeDenied}[test.allowed] {
 				t.Errorf("%v: counted as %v", test.runs, outcome)
 			}
-			state.finish()
+			state.sendCorrections()
 			time.Sleep(time.Hour)
 		}
 		s.wantIdle(t)
@@ -370,7 +370,7 @@ func TestSlotWaitIsBounded(t *testing.T) {
 		ask.limits = []store.Limit{store.NewLimit("api", "", limit)}
 		first, _ := s.decide(t.Context(), ask)
 		began := time.Now()
-		time.AfterFunc(time.Second, first.finish)
+		time.AfterFunc(time.Second, first.sendCorrections)
 		var clients sync.WaitGroup
 		for i, allowed := range []bool{true, false} { // the limit would have room for the second one after 12 s
 			clients.Go(func() {
@@ -378,7 +378,7 @@ func TestSlotWaitIsBounded(t *testing.T) {
 				if took := time.Since(began); err != nil || state.Allowed != allowed || took != 6*time.Second {
 					t.Errorf("request %d: allowed %v after %v, want %v after 6s; %v", i+1, state.Allowed, took, allowed, err)
 				}
-				state.finish()
+				state.sendCorrections()
 			})
 			synctest.Wait()
 		}
@@ -387,7 +387,7 @@ func TestSlotWaitIsBounded(t *testing.T) {
 		s.wantIdle(t)
 
 		before, _ := s.decide(t.Context(), ask)
-		time.AfterFunc(5*time.Second, before.finish)
+		time.AfterFunc(5*time.Second, before.sendCorrections)
 		state := newTestState(s.handler, s.zones["api"], &LimitSet{}, before.Requests[0])
 		defer reservePlacesFor(t, state)()
 		if allowed, took, err := state.take(t.Context(), t.Context()); !allowed || took > time.Microsecond || err != nil {
@@ -431,7 +431,7 @@ func TestSlotWaitAndLimits(t *testing.T) {
 				if state.Allowed {
 					time.Sleep(time.Second)
 				}
-				state.finish()
+				state.sendCorrections()
 				passed <- state
 			})
 		}
@@ -441,7 +441,7 @@ func TestSlotWaitAndLimits(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		began := time.Now()
-		first.finish()
+		first.sendCorrections()
 		clients.Wait()
 		if took := time.Since(began); took != 2*time.Second {
 			t.Errorf("the requests were decided after %v, want 2s", took)
@@ -464,7 +464,7 @@ func TestSlotWaitAndLimits(t *testing.T) {
 		if state, err := s.decide(t.Context(), ask); err != nil || state.Allowed || time.Since(began) > time.Hour+2*time.Second {
 			t.Errorf("without room, and without a slot: allowed %v after %v; %v", state.Allowed, time.Since(began), err)
 		}
-		last.finish()
+		last.sendCorrections()
 		s.wantIdle(t)
 	})
 }

@@ -35,7 +35,7 @@ func TestSlotsOfSeveralZones(t *testing.T) {
 				order = append(order, name)
 				mu.Unlock()
 				<-done
-				state.finish()
+				state.sendCorrections()
 			})
 			synctest.Wait()
 			time.Sleep(time.Millisecond)
@@ -96,7 +96,7 @@ func TestSlotsOfManyZones(t *testing.T) {
 				took := time.Duration(1 + random.Int64N(int64(time.Second)))
 				clients.Go(func() {
 					state, err := s.decide(t.Context(), asks...)
-					defer state.finish()
+					defer state.sendCorrections()
 					if err != nil || !state.Allowed {
 						t.Errorf("seed %d: request %d was denied: %v", seed, number, err)
 					}
@@ -158,13 +158,13 @@ func TestSlotIsFreeBeforeTheWait(t *testing.T) {
 		s.addZone(t, "api", time.Hour, 100)
 		ask := slotAsk{zone: "api", key: "k", slots: 1}
 		first, _ := s.decide(t.Context(), ask)
-		hooks.afterTake = first.finish
+		hooks.afterTake = first.sendCorrections
 		began := time.Now()
 		state, err := s.decide(t.Context(), ask)
 		if err != nil || !state.Allowed || time.Since(began) > 0 {
 			t.Errorf("allowed %v after %v; %v", state.Allowed, time.Since(began), err)
 		}
-		state.finish()
+		state.sendCorrections()
 		s.wantIdle(t)
 	})
 }
@@ -207,7 +207,7 @@ func TestNewcomersDontOvertake(t *testing.T) {
 						t.Errorf("denied with %+v", e.Outcome)
 					}
 					time.Sleep(time.Second)
-					state.finish()
+					state.sendCorrections()
 				})
 				synctest.Wait()
 				time.Sleep(time.Millisecond)
@@ -218,10 +218,10 @@ func TestNewcomersDontOvertake(t *testing.T) {
 				// It stands behind the first one, until that one passes. Then b is missing.
 			}
 			hooks.afterCorrect = func() {
-				firstB.finish()
+				firstB.sendCorrections()
 				send("newcomer", askA)
 			}
-			firstA.finish()
+			firstA.sendCorrections()
 			clients.Wait()
 			want := []string{"waiting", "waiting for b", "newcomer"}
 			if places == 1 {
@@ -250,14 +250,14 @@ func TestWaitersDontOvertakeElsewhere(t *testing.T) {
 				passed = append(passed, name)
 				if name == "b" { // when a slot of a is given back, and nobody has asked for it
 					hooks.afterCorrect = func() {
-						state.finish()
+						state.sendCorrections()
 						synctest.Wait()
 					}
-					firstA.finish()
+					firstA.sendCorrections()
 					return
 				}
 				time.Sleep(time.Second)
-				state.finish()
+				state.sendCorrections()
 			})
 			synctest.Wait()
 			time.Sleep(time.Millisecond)
@@ -265,7 +265,7 @@ func TestWaitersDontOvertakeElsewhere(t *testing.T) {
 		send("a", askA)
 		send("b", askB)
 		send("both", askB, askA) // behind b
-		firstB.finish()
+		firstB.sendCorrections()
 		clients.Wait()
 		if want := []string{"b", "a", "both"}; !slices.Equal(passed, want) {
 			t.Errorf("%v passed, want %v", passed, want)
@@ -286,13 +286,13 @@ func TestSlotsOfTwoHandlers(t *testing.T) {
 		for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
 			clients.Go(func() {
 				outer, err := s.decide(t.Context(), slotAsk{zone: order[0], key: "k", slots: 1})
-				defer outer.finish()
+				defer outer.sendCorrections()
 				if err != nil || !outer.Allowed {
 					t.Errorf("the first handler denied: %v", err)
 				}
 				time.Sleep(time.Second)
 				inner, err := s.decide(t.Context(), slotAsk{zone: order[1], key: "k", slots: 1})
-				defer inner.finish()
+				defer inner.sendCorrections()
 				if took := time.Since(began) - time.Second; err != nil || inner.Allowed || took != time.Minute {
 					t.Errorf("allowed %v after %v; %v", inner.Allowed, took, err)
 				}

@@ -33,29 +33,29 @@ func TestSlotWaitAndOtherZones(t *testing.T) {
 		if err != nil || !state.Allowed || time.Since(began) > 0 {
 			t.Errorf("a shadow: allowed %v after %v; %v", state.Allowed, time.Since(began), err)
 		}
-		state.finish()
+		state.sendCorrections()
 
 		uniform := slotAsk{zone: "other", key: "k", limits: limits, mode: algorithms.Uniform}
 		state, err = s.decide(t.Context(), slots, uniform)
 		if err != nil || state.Allowed || time.Since(began) > 0 || state.Requests[1].Outcome.Decisions[0].Remaining != 9 {
 			t.Errorf("with a zone that charges denials: allowed %v after %v; %v, %+v", state.Allowed, time.Since(began), err, state.Requests[1].Outcome)
 		}
-		state.finish()
+		state.sendCorrections()
 
-		time.AfterFunc(time.Minute, first.finish)
+		time.AfterFunc(time.Minute, first.sendCorrections)
 		counted := slotAsk{zone: "other", key: "k", limits: limits, ban: ban, shadow: true, cost: 11}
 		state, err = s.decide(t.Context(), slots, counted)
 		if took := time.Since(began); err != nil || !state.Allowed || took != time.Minute {
 			t.Errorf("with a shadow that denies: allowed %v after %v; %v", state.Allowed, took, err)
 		}
-		state.finish()
+		state.sendCorrections()
 		for n := range 4 { // with the one above, five denials
 			counted.shadow = false
 			state, _ = s.decide(t.Context(), counted)
 			if began := state.Requests[0].Outcome.Ban.Began; began != (n == 3) {
 				t.Errorf("after %d denials: a ban began: %v", n+2, began)
 			}
-			state.finish()
+			state.sendCorrections()
 		}
 		s.wantIdle(t)
 	})
@@ -79,13 +79,13 @@ func TestShadowPassesOccupiedLine(t *testing.T) {
 		if err != nil || !state.Allowed || time.Since(began) > 0 || state.Requests[0].Outcome.Verdict != store.Denied {
 			t.Errorf("allowed %v after %v, %+v; %v", state.Allowed, time.Since(began), state.Requests[0].Outcome, err)
 		}
-		state.finish()
-		first.finish()
+		state.sendCorrections()
+		first.sendCorrections()
 		synctest.Wait()
 		if waiting == nil || !waiting.Allowed {
 			t.Fatal("the request that waited was denied")
 		}
-		waiting.finish()
+		waiting.sendCorrections()
 		s.wantIdle(t)
 	})
 }
@@ -127,12 +127,12 @@ func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
 			slots := slotAsk{zone: "slots", key: "k", slots: 1}
 			shadow := slotAsk{zone: "shadow", key: "k", limits: []store.Limit{store.NewLimit("shadow", "", limit)}, mode: test.mode, ban: test.ban, shadow: true, cost: 3}
 			first, _ := s.decide(t.Context(), slots)
-			time.AfterFunc(time.Minute, first.finish)
+			time.AfterFunc(time.Minute, first.sendCorrections)
 			state, err := s.decide(t.Context(), slots, shadow)
 			if err != nil || !state.Allowed {
 				t.Fatalf("denied: %v", err)
 			}
-			state.finish()
+			state.sendCorrections()
 			look := []store.Request{{Zone: "shadow", Key: "k", Limits: shadow.limits}}
 			if _, err := budgets.Take(t.Context(), look); err != nil || look[0].Outcome.Decisions[0].Remaining != test.remaining {
 				t.Errorf("mode %v, banned %v: %d events remain, want %d; %v", test.mode, test.banned, look[0].Outcome.Decisions[0].Remaining, test.remaining, err)
@@ -175,7 +175,7 @@ func TestPeekNamesZoneWithoutSlot(t *testing.T) {
 				t.Errorf("a peek at zone %d without a slot returns %v, %v", full, slotless, err)
 			}
 		}
-		holder.finish()
+		holder.sendCorrections()
 		wantNoPlaces(t, first.zone)
 		wantNoPlaces(t, second.zone)
 	}

@@ -68,7 +68,7 @@ var onStandardLibrary = []string{
 }
 
 // onlySimulated are parts of the paths of packages that a Caddy without package simulate does not compile.
-var onlySimulated = []string{"/simulate", "/accesslog", "/fastjson", "/progressbar"}
+var onlySimulated = []string{"/simulate", "/accesslog", "/fastjson"}
 
 // goPackage is a package as go list describes it.
 type goPackage struct {

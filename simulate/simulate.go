@@ -7,18 +7,14 @@
 package simulate
 
 import (
-	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -44,7 +40,6 @@ var reportFormats = []struct {
 }{
 	{"text", "for people, on a terminal", writeText},
 	{"json", "for scripts", report.WriteJSON},
-	{"csv", "for spreadsheets", report.WriteCSV},
 	{"html", "a page with plots", htmlreport.Write},
 }
 
@@ -75,14 +70,13 @@ or a pattern such as access*.log*. The name - stands for the standard input.
 Without --config, the command uses the Caddyfile in the current directory, as
 'caddy run' does. With --zone it needs no configuration at all.
 
-After Ctrl-C, the command reports about the requests so far. Its exit code is then
-130. A second Ctrl-C ends the command without a report.`,
+With --format html the report is a page with plots.`,
 		Examples: `
   $ caddy rate-limit simulate --config Caddyfile /var/log/caddy/access*.log*
   $ caddy rate-limit simulate --config Caddyfile --propose 0.1% access.log
   $ caddy rate-limit simulate --config Caddyfile --compare Caddyfile.new access.log
   $ caddy rate-limit simulate --zone 'key {client_ip} ; ipv6_prefix 64' access.log
-  $ caddy rate-limit simulate --format html --output report.html access.log
+  $ caddy rate-limit simulate --format html access.log > report.html
   $ zstdcat access.log.zst | caddy rate-limit simulate -`,
 	}, func(cmd *cobra.Command, args []string) error {
 		s := simulation{cmd: cmd, names: args}
@@ -96,18 +90,15 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 	flags.StringArray("without-zone", nil, "A zone to leave out, as if the configuration did not have it. Can be repeated")
 	flags.String("propose", "",
 		"Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests, such as requests:0.1%")
-	flags.String("format", "text", "The format of the report: text, json, csv or html")
+	flags.String("format", "text", "The format of the report: text, json or html")
 	flags.Bool("json", false, "The same as --format json")
-	flags.StringP("output", "o", "", "The file for the report. The default is the standard output")
-	flags.String("log-format", "", "The format of the logs: json or combined. By default it is detected")
-	flags.String("duration-format", "", "The duration_format of the logs: s, ms, ns or string. By default it is detected")
 	var formats []string
 	for _, f := range reportFormats {
 		formats = append(formats, cobra.CompletionWithDesc(f.name, f.about))
 	}
 	for name, words := range map[string][]string{
 		"adapter": command.AdapterNames(), "zone": {"key {client_ip}"}, "propose": {"0.1%", "1%", "requests:0.1%"},
-		"format": formats, "log-format": logFormats, "duration-format": durationFormats,
+		"format": formats,
 	} {
 		complete := cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error only without the flag
@@ -115,12 +106,6 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 	cmd.ValidArgsFunction = nil // files, as for the other flags
 	return cmd
 }
-
-// Values of --log-format and --duration-format.
-var (
-	logFormats      = []string{"json", "combined"}
-	durationFormats = []string{"s", "ms", "ns", "string"}
-)
 
 // simulation is one run of the command simulate.
 type simulation struct {
@@ -153,58 +138,22 @@ func (s *simulation) run() error {
 	if err != nil {
 		return err
 	}
-	log, err := accesslog.Open(accesslog.Options{
-		Names: s.names, Stdin: s.cmd.InOrStdin(),
-		Format: s.flag("log-format"), Duration: s.flag("duration-format"),
-	})
+	log, err := accesslog.Open(accesslog.Options{Names: s.names, Stdin: s.cmd.InOrStdin()})
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	inputs := append(s.configurationFiles(), s.names...)
-	output, err := createReport(s.cmd.OutOrStdout(), s.flag("output"), inputs)
-	if err != nil {
-		return err
-	}
-
-	areIgnored := signal.Ignored(os.Interrupt) || signal.Ignored(syscall.SIGTERM) // by nohup, or by a script
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	bar := newProgressBar(s.cmd.ErrOrStderr())
-	ended := context.AfterFunc(ctx, func() {
-		if areIgnored { // after stop, the process would ignore them again
-			another := make(chan os.Signal, 1)
-			signal.Notify(another, os.Interrupt, syscall.SIGTERM)
-			go func() { <-another; os.Exit(command.ExitInterrupted) }()
-		}
-		stop() // so that another signal ends the process
-		bar.clear()
-		_, _ = io.WriteString(s.cmd.ErrOrStderr(), "Interrupted: the report is about the requests so far. "+
-			"Another Ctrl-C ends the command without a report.\n")
-	})
-	defer ended()
-	o := simulate.ReplayOptions{Log: log, Files: s.names, Configurations: configurations, Progress: bar.show}
+	o := simulate.ReplayOptions{Log: log, Files: s.names, Configurations: configurations}
 	if target != nil {
 		o.NewProposer = func(c simulate.Configuration) simulate.Proposer { return propose.NewRecorder(c, *target) }
 	}
-	answer, err := simulate.Replay(ctx, o)
-	bar.close()
+	answer, err := simulate.Replay(o)
 	if err != nil {
 		return err
 	}
 	if answer.Log.Requests == 0 {
-		return noRequests(&answer.Log, answer.Interrupted)
+		return noRequests(&answer.Log)
 	}
-	if err := write(output.Writer, answer); err != nil {
-		return err
-	}
-	if err := output.finish(); err != nil {
-		return err
-	}
-	if answer.Interrupted {
-		return command.ErrInterrupted
-	}
-	return nil
+	return write(s.cmd.OutOrStdout(), answer)
 }
 
 // format returns the function that writes the report.
@@ -221,7 +170,7 @@ func (s *simulation) format() (func(io.Writer, *report.Report) error, error) {
 			return f.write, nil
 		}
 	}
-	return nil, command.UsageErrorf("there is no format %q: write text, json, csv or html", name)
+	return nil, command.UsageErrorf("there is no format %q: write text, json or html", name)
 }
 
 // target returns the target of the proposals, or nil if none are asked for.
@@ -252,12 +201,6 @@ func (s *simulation) checkFlags() error {
 				return command.UsageErrorf("--zone and --%s exclude each other: the zone takes the place of a configuration", other)
 			}
 		}
-	}
-	if format := s.flag("log-format"); format != "" && !slices.Contains(logFormats, format) {
-		return command.UsageErrorf("--log-format: there is no format %q: write json or combined. Logs of nginx are combined", format)
-	}
-	if format := s.flag("duration-format"); format != "" && !slices.Contains(durationFormats, format) {
-		return command.UsageErrorf("--duration-format: there is no format %q: write s, ms, ns or string", format)
 	}
 	if s.flag("config") == "-" || s.flag("compare") == "-" {
 		return command.UsageErrorf("a configuration can't be read from the standard input: name its file")
@@ -342,10 +285,7 @@ func (s *simulation) loadFile(file string) (simulate.Configuration, error) {
 }
 
 // noRequests returns the error about a log without a request.
-func noRequests(log *report.Log, interrupted bool) error {
-	if interrupted {
-		return errors.New("interrupted before the first request of the log")
-	}
+func noRequests(log *report.Log) error {
 	files := strings.Join(log.Files, ", ")
 	var found []string
 	if log.OtherLines > 0 {
@@ -369,78 +309,4 @@ func lineCount(n int64, one, several string) string {
 		return "1 line " + one
 	}
 	return humanize.Comma(n) + " lines " + several
-}
-
-// reportFile is where a report is written to. A file is written when the report is complete, so that nothing remains of
-// a command that is killed before.
-type reportFile struct {
-	io.Writer
-	device *os.File      // such as /dev/stdout; nil for a file and for the standard output
-	text   *bytes.Buffer // of a file
-	name   string        // of a file
-	mode   os.FileMode
-}
-
-// createReport makes sure that a report can be written. The inputs are files that it must not replace.
-func createReport(standard io.Writer, name string, inputs []string) (*reportFile, error) {
-	if name == "" {
-		return &reportFile{Writer: standard}, nil
-	}
-	if link, err := filepath.EvalSymlinks(name); err == nil {
-		name = link
-	}
-	mode := os.FileMode(0o666) // before umask
-	info, err := os.Stat(name)
-	switch {
-	case err == nil && info.IsDir():
-		return nil, fmt.Errorf("--output %s is a directory: name a file", name)
-	case err == nil && !info.Mode().IsRegular():
-		device, err := os.OpenFile(name, os.O_WRONLY, 0)
-		return &reportFile{Writer: device, device: device}, err
-	case err == nil:
-		mode = info.Mode().Perm()
-		for _, input := range inputs {
-			if other, err := os.Stat(input); err == nil && os.SameFile(info, other) {
-				return nil, fmt.Errorf("--output would replace %s, which the command reads: name another file", input)
-			}
-		}
-	}
-	f := &reportFile{text: new(bytes.Buffer), name: name, mode: mode}
-	f.Writer = f.text
-	file, err := f.create()
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("--output: there is no directory %s: create it, or name a file in another directory", filepath.Dir(name))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--output: %w", err)
-	}
-	_ = file.Close()
-	return f, os.Remove(file.Name())
-}
-
-// create creates the file that gets the name when it is complete.
-func (f *reportFile) create() (*os.File, error) {
-	return os.OpenFile(fmt.Sprintf("%s.%d.tmp", f.name, os.Getpid()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
-}
-
-// finish writes the file.
-func (f *reportFile) finish() error {
-	switch {
-	case f.device != nil:
-		return f.device.Close()
-	case f.text == nil:
-		return nil
-	}
-	file, err := f.create()
-	if err != nil {
-		return err
-	}
-	_, err = f.text.WriteTo(file)
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), f.name)
-	}
-	if err != nil {
-		_ = os.Remove(file.Name())
-	}
-	return err
 }

@@ -95,7 +95,7 @@ func run() error {
 		{"--compare", 2, []string{"--compare", "Caddyfile.other", "access.log"}},
 		{"--zone 'key {client_ip}'", 2, []string{"--zone", "key {client_ip}", "access.log"}},
 	} {
-		cmd := exec.Command(program, append([]string{"rate-limit", "simulate", "--output", "report.txt"}, r.args...)...)
+		cmd := exec.Command(program, append([]string{"rate-limit", "simulate"}, r.args...)...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), fmt.Sprint("GOMAXPROCS=", r.processors))
 		var failure strings.Builder

@@ -23,14 +23,13 @@
 //
 // The field ts is in any time_format of Caddy. Numbers are seconds, milliseconds, microseconds or nanoseconds since
 // the Unix epoch: their size decides. Texts are iso8601, rfc3339, rfc3339_nano, wall, wall_milli, wall_nano,
-// common_log, or a layout in common use. A text without a zone is read as UTC, also with time_local. A time
+// common_log, or a similar layout. A text without a zone is read as UTC, also with time_local. A time
 // format without fractions of a second, such as rfc3339, makes all requests of a second start at the same
 // instant. If the log has another time_key, the fields time, timestamp, @timestamp, datetime, date and t are tried.
 // Times are from 1990 to 2099. A line with another time is broken.
 //
 // The field duration is in any duration_format of Caddy. A number with a fraction is in seconds. A whole number is
-// in milliseconds or nanoseconds, as [Open] detects from the first lines of all files, or as
-// [Options.Duration] says. The start of a request is its end minus its duration. If a filter has deleted or
+// in milliseconds or nanoseconds, as [Open] detects from the first lines of all files. The start of a request is its end minus its duration. If a filter has deleted or
 // replaced the duration, requests start when they end. A duration of decades counts as absent.
 //
 // Filters of the log can delete, replace, hash or mask every field. A field with an unexpected type counts as
@@ -39,8 +38,7 @@
 // Caddy replaces the values of Cookie, Set-Cookie, Authorization and Proxy-Authorization by REDACTED, unless the
 // server option log_credentials is on.
 //
-// Before Caddy 2.5 the field of the address was remote_addr, and client_ip came with Caddy 2.7. An empty client_ip stays
-// empty. Only a missing one makes [Request.LacksClientIP] true.
+// The field client_ip came with Caddy 2.7. An empty client_ip stays empty. Only a missing one makes [Request.LacksClientIP] true.
 //
 // # The combined format
 //
@@ -50,9 +48,8 @@
 // host, which becomes the host. A line without a valid request line, such as one for a TLS handshake on a port
 // without TLS, is [ErrNotAccess].
 //
-// Of several addresses before the time, the client is the first one in a list with commas or in quotes, otherwise the
-// first one that is not private. If the connection came from a private address, the client is the first address in
-// X-Forwarded-For. If no word is an address, the word before the identity is the client.
+// The client is before the identity, which is a dash. Of a list with commas it is the first address. If it is a private
+// address, the client is the first address in X-Forwarded-For.
 //
 // A number behind the time is the duration if it has a unit or three digits after the point. After a name such as rt=,
 // one digit after the point is enough. So $gzip_ratio of nginx is none. Of several durations the longest counts. Without
@@ -63,9 +60,8 @@
 //
 // # Lines that other programs pass on
 //
-// A line can have more before it: the header of syslog, the name of a container, a time. In JSON, a line or an object of
-// Caddy can be the value of any field, down to four objects deep. If a container runtime has split a line, its parts are
-// broken.
+// A line can have more before it: the header of syslog, the name of a container, a time. A line within JSON of another
+// program is broken. If a container runtime has split a line, its parts are broken, too.
 package accesslog
 
 import (
@@ -100,9 +96,6 @@ type Request struct {
 	LacksClientIP bool
 	User          string // the ID of the authenticated user
 	TLS           *TLS   // nil for a connection without TLS
-
-	// Number is a number in the combined format that may be a duration, but isn't read as one.
-	Number string
 
 	Status         int
 	BytesRead      int64 // of the body of the request

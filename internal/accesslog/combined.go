@@ -34,78 +34,49 @@ func (p *Parser) findTime(line []byte) (end int64, before, after []byte) {
 	}
 }
 
-// maxBrackets and maxQuotes bound the search for the time and for the request.
-const maxBrackets, maxQuotes = 16, 8
+// maxBrackets bounds the search for the time.
+const maxBrackets = 16
 
-// parseCombined reads a line in the combined or the common format. The request is the first text in quotes behind
-// the time that has a status behind it.
+// parseCombined reads a line in the combined or the common format. The request is the text in quotes behind the time.
 func (p *Parser) parseCombined(line []byte, r *Request) error {
 	end, before, after := p.findTime(line)
-	if end == 0 && p.format == formatCombined {
-		return errNoTimeInBrackets
+	_, rest, hasQuote := bytes.Cut(after, []byte(`"`))
+	if end == 0 || !hasQuote || !p.readClient(before, r) {
+		return errFormat
 	}
-	rest := after
-	for range maxQuotes {
-		var hasQuote bool
-		if _, rest, hasQuote = bytes.Cut(rest, []byte(`"`)); !hasQuote {
-			break
-		}
-		between := after[:len(after)-len(rest)-1]
-		request, extra, ok := p.cutQuoted(rest)
-		if ok {
-			extra, ok = readStatus(extra, r)
-		}
-		if !ok {
-			continue
-		}
-		duration, ok := p.readExtra(extra, r)
-		switch {
-		case ok && p.readClient(before, r):
-			duration = max(duration, p.readBetween(between, r))
-		case !ok || !p.readClient(between, r):
-			return errFormat
-		}
-		if duration > 0 {
-			r.Number = ""
-		}
-		r.setClient()
-		r.setTimes(end, duration)
-		if !readRequestLine(request, r) {
-			return ErrNotAccess
-		}
-		return nil
+	request, rest, ok := p.cutQuoted(rest)
+	if !ok {
+		return errFormat
 	}
-	return errFormat
+	if rest, ok = readStatus(rest, r); !ok {
+		return errFormat
+	}
+	duration, ok := p.readExtra(rest, r)
+	if !ok {
+		return errFormat
+	}
+	r.setClient()
+	r.setTimes(end, duration)
+	if !readRequestLine(request, r) {
+		return ErrNotAccess
+	}
+	return nil
 }
 
-// readStatus reads the status and the size. Some formats have them in quotes, or have no size.
+// readStatus reads the status and the size. A dash is no size.
 func readStatus(text []byte, r *Request) (rest []byte, ok bool) {
 	status, text := cutWord(text)
-	n, ok := digits(bytes.Trim(status, `"`))
-	if !ok || len(bytes.Trim(status, `"`)) != 3 {
+	size, rest := cutWord(text)
+	n, ok := digits(status)
+	r.Status = int(n)
+	if !ok || len(status) != 3 || len(size) == 0 {
 		return nil, false
 	}
-	r.Status = int(n)
-	size, rest := cutWord(text)
-	if r.Size, ok = digits(bytes.Trim(size, `"`)); ok && len(size) > bytes.Count(size, []byte(`"`)) || string(size) == "-" {
+	if string(size) == "-" {
 		return rest, true
 	}
-	r.Size = 0
-	return text, len(size) > 0 && (size[0] == '"' || bytes.IndexByte(size, '.') > 0)
-}
-
-// readBetween reads the words between the time and the request: the host, or a duration.
-func (p *Parser) readBetween(text []byte, r *Request) (duration int64) {
-	for {
-		var word []byte
-		if word, text = cutWord(text); len(word) == 0 {
-			return duration
-		}
-		duration = max(duration, durationIn(word, r))
-		if word = bytes.Trim(word, `"`); r.Host == "" && isHost(word) {
-			r.Host = p.decode(word)
-		}
-	}
+	r.Size, ok = digits(size)
+	return rest, ok
 }
 
 // extraFields are the header fields after the size, which are in quotes.
@@ -114,38 +85,25 @@ var extraFields = [...]string{"Referer", "User-Agent", "X-Forwarded-For"}
 // readExtra reads the fields after the size: Referer and User-Agent in quotes, then X-Forwarded-For in the format main of
 // nginx, and the duration.
 func (p *Parser) readExtra(text []byte, r *Request) (duration int64, ok bool) {
-	hasForwarded := false // X-Forwarded-For, which can be unknown
 	for quoted := 0; ; {
 		text = bytes.TrimLeft(text, " \t")
 		switch {
 		case len(text) == 0:
-			if referer := r.Header["Referer"]; quoted == 1 && referer != nil && !hasScheme(referer[0]) {
-				r.Header["User-Agent"] = referer // the format has no Referer
-				delete(r.Header, "Referer")
-			}
 			return duration, true
 		case text[0] == '"':
 			var value string
 			if value, text, ok = p.cutQuoted(text[1:]); !ok {
 				return 0, false
 			}
-			isUnknown := value == "-" || value == ""
-			switch {
-			case quoted >= 2 && (isUnknown || hasForwarded || forwardedClient([]byte(value)) == nil): // many logs have something else there
-				hasForwarded = hasForwarded || quoted == 2 && isUnknown
-			case !isUnknown:
+			first, _, _ := strings.Cut(value, ",") // many logs have something else there, such as the address of an upstream
+			if isField := quoted < 2 || quoted == 2 && isAddress([]byte(strings.TrimSpace(first))); isField && value != "-" && value != "" {
 				p.setExtra(quoted, value, r)
-				hasForwarded = quoted >= 2
 			}
 			quoted++
 		default:
 			var word []byte
 			word, text = cutWord(text)
-			duration = max(duration, durationIn(word, r))
-			if !hasForwarded && quoted >= 2 && bytes.Count(word, []byte(".")) >= 3 && forwardedClient(word) != nil {
-				p.setExtra(quoted, textOf(word), r)
-				hasForwarded = true
-			}
+			duration = max(duration, durationIn(word))
 		}
 	}
 }
@@ -153,13 +111,7 @@ func (p *Parser) readExtra(text []byte, r *Request) (duration int64, ok bool) {
 // setExtra sets the header field that is the quoted field with a number, counted from 0.
 func (p *Parser) setExtra(quoted int, value string, r *Request) {
 	p.values = append(p.values, value)
-	r.Header[extraFields[min(quoted, 2)]] = p.values[len(p.values)-1 : len(p.values) : len(p.values)]
-}
-
-// hasScheme reports whether a text begins like a URL.
-func hasScheme(text string) bool {
-	scheme, _, ok := strings.Cut(text, "://")
-	return ok && !strings.Contains(scheme, " ")
+	r.Header[extraFields[quoted]] = p.values[len(p.values)-1 : len(p.values) : len(p.values)]
 }
 
 // maxDuration is the longest duration in the combined format. A larger number is a time.
@@ -168,7 +120,7 @@ const maxDuration = int64(time.Hour/time.Microsecond) * 24 * 7
 // durationIn returns the duration in a word, or 0. It has a unit, a name such as rt= or request_time=, or at least three
 // digits after the point, as $request_time of nginx. So $gzip_ratio is none. If a line has several, as the times of an upstream
 // server, the longest is that of the request.
-func durationIn(word []byte, r *Request) int64 {
+func durationIn(word []byte) int64 {
 	number := word
 	if name, value, ok := bytes.Cut(word, []byte("=")); ok {
 		if string(name) != "rt" && !bytes.Contains(name, []byte("time")) && !bytes.Contains(name, []byte("duration")) {
@@ -189,7 +141,6 @@ func durationIn(word []byte, r *Request) int64 {
 		return 0
 	}
 	if len(number)-point <= 3 && len(number) == len(word) {
-		r.Number = textOf(number)
 		return 0
 	}
 	return d

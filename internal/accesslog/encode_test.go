@@ -26,23 +26,19 @@ import (
 
 // timeFormats are Caddy's time formats and some layouts, each with its resolution.
 var timeFormats = map[string]time.Duration{
-	"":                                time.Microsecond,
-	"unix_seconds_float":              time.Microsecond,
-	"unix_milli_float":                time.Microsecond,
-	"unix_nano":                       time.Microsecond,
-	"iso8601":                         time.Millisecond,
-	"rfc3339":                         time.Second,
-	"rfc3339_nano":                    time.Microsecond,
-	"wall":                            time.Second,
-	"wall_milli":                      time.Millisecond,
-	"wall_nano":                       time.Microsecond,
-	"common_log":                      time.Second,
-	"2006-01-02 15:04:05.000 -0700":   time.Millisecond,
-	"2006-01-02T15:04:05.000000Z0700": time.Microsecond,
-	time.RFC1123:                      time.Second,
-	time.RFC850:                       time.Second,
-	time.ANSIC:                        time.Second,
-	time.StampMicro + " 2006":         0, // which isn't recognized
+	"":                              time.Microsecond,
+	"unix_seconds_float":            time.Microsecond,
+	"unix_milli_float":              time.Microsecond,
+	"unix_nano":                     time.Microsecond,
+	"iso8601":                       time.Millisecond,
+	"rfc3339":                       time.Second,
+	"rfc3339_nano":                  time.Microsecond,
+	"wall":                          time.Second,
+	"wall_milli":                    time.Millisecond,
+	"wall_nano":                     time.Microsecond,
+	"common_log":                    time.Second,
+	"2006-01-02 15:04:05.000 -0700": time.Millisecond,
+	time.StampMicro + " 2006":       0, // which isn't recognized
 }
 
 // durationFormats are Caddy's duration formats, each with its resolution.
@@ -195,7 +191,7 @@ func TestParseFindsWhatCaddyEncodes(t *testing.T) {
 					timeUnit = timeFormats["wall_milli"]
 				}
 				e := encoder(t, encoderName, logging.LogEncoderConfig{TimeFormat: timeFormat, DurationFormat: durationFormat})
-				p := &Parser{unit: durationUnits[durationFormat]}
+				p := &Parser{unit: map[string]time.Duration{"nano": time.Nanosecond, "ms": time.Millisecond}[durationFormat]}
 				var got Request
 				for range seedtest.Cases(t, 30) {
 					l := randomLogged(r)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
 	"time"
 )
 
@@ -16,19 +15,10 @@ const (
 	sampleLines = 200
 )
 
-// durationUnits are the units of durations that are whole numbers, by Caddy's names of duration formats.
-var durationUnits = map[string]time.Duration{
-	"": 0, "string": 0,
-	"s": time.Second, "second": time.Second, "seconds": time.Second,
-	"ms": time.Millisecond, "milli": time.Millisecond, "millis": time.Millisecond,
-	"ns": time.Nanosecond, "nano": time.Nanosecond, "nanos": time.Nanosecond,
-}
-
 // inspection collects facts from the beginnings of all files.
 type inspection struct {
 	log         *Log
 	hasStdin    bool
-	isStream    bool // one of the files is no regular file
 	hasFraction bool // a duration has a fraction of its unit
 	leastWhole  int64
 	bySize      map[int64][]*source // regular files
@@ -58,10 +48,7 @@ func (l *Log) inspect(names []string) error {
 	} else if len(l.sources) == 0 {
 		return fmt.Errorf("all log files are empty, such as %s: name a log with requests", shownName(names[0]))
 	}
-	if in.isStream {
-		l.total = 0
-	}
-	if l.unit == 0 && !in.hasFraction && in.leastWhole > 0 {
+	if !in.hasFraction && in.leastWhole > 0 {
 		l.unit = time.Nanosecond
 		if in.leastWhole < 1000 {
 			l.unit = time.Millisecond
@@ -92,14 +79,11 @@ func (in *inspection) checkTwice(s *source) error {
 // look reads the first lines of a file, and closes files that can be opened again. It returns io.EOF if the file is empty.
 func (in *inspection) look(s *source) error {
 	l := in.log
-	count, size := &l.read, l.size
+	size := l.size
 	if s.regular {
-		count, size = new(atomic.Int64), sampleSize
-		l.total += s.info.Size()
-	} else {
-		in.isStream = true
+		size = sampleSize
 	}
-	if err := s.open(l.stdin, size, count); err != nil {
+	if err := s.open(l.stdin, size); err != nil {
 		return err
 	}
 	first, err := s.lines.next()

@@ -2,7 +2,6 @@ package accesslog
 
 import (
 	"bytes"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -52,30 +51,22 @@ func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	if len(text) > keptMemory {
 		defer func() { p.json = fastjson.Parser{} }()
 	}
-	return p.parseObject(v, before, r, 0)
-}
-
-// parseObject reads an object that Caddy has written, or an object that has such an object, or a line, in a field.
-func (p *Parser) parseObject(v *fastjson.Value, before []byte, r *Request, depth int) error {
 	var e entry
 	p.readEntry(v, r, &e)
 	if before = bytes.TrimSpace(before); len(before) > 0 {
 		p.readConsole(before, &e)
 	}
-	if !e.isCaddy() {
-		err := p.parseFields(v, r, depth+1)
-		if err == errFormat && e.hasLevel && e.hasMessage && e.otherEnd > 0 { // a message of Caddy with another time_key
-			return ErrNotAccess
-		}
-		return err
-	}
-	if !e.isAccess() {
-		return ErrNotAccess
-	}
+	isCaddy := e.isCaddy()
 	if e.end == 0 {
 		e.end = e.otherEnd
 	}
 	switch {
+	case !isCaddy && e.hasLevel && e.hasMessage && e.end > 0: // a message of Caddy with another time_key
+		return ErrNotAccess
+	case !isCaddy:
+		return errFormat
+	case !e.isAccess():
+		return ErrNotAccess
 	case !e.hasRequest:
 		return errNoRequest
 	case e.end == 0:
@@ -86,68 +77,6 @@ func (p *Parser) parseObject(v *fastjson.Value, before []byte, r *Request, depth
 	}
 	r.setTimes(e.end, e.duration)
 	return nil
-}
-
-// maxDepth is how deep in JSON a line or an object of Caddy can be.
-const maxDepth = 4
-
-// parseFields reads the first field of an object that is a line of a log, or an object of Caddy. Docker, journald and other
-// programs that pass logs on write such objects.
-func (p *Parser) parseFields(v *fastjson.Value, r *Request, depth int) error {
-	if depth > maxDepth {
-		return errFormat
-	}
-	err := errFormat
-	eachField(v, func(_ []byte, v *fastjson.Value) {
-		if err == nil {
-			return
-		}
-		found := errFormat
-		if v.Type() == fastjson.TypeObject {
-			r.reset()
-			found = p.parseObject(v, nil, r, depth)
-		} else if text := bytes.TrimSpace(p.textIn(v)); len(text) > 0 {
-			found = p.parseInner(text, r, depth)
-		}
-		if err == errFormat || found == nil {
-			err = found
-		}
-	})
-	return err
-}
-
-// textIn returns a text. journald writes one that isn't printable as a list of its bytes.
-func (p *Parser) textIn(v *fastjson.Value) []byte {
-	if text, err := v.StringBytes(); err == nil {
-		return text
-	}
-	first := len(p.text)
-	values, _ := v.Array() // other values are no text
-	for _, v := range values {
-		c, err := v.Uint()
-		if err != nil || c > 255 {
-			return nil
-		}
-		p.text = append(p.text, byte(c))
-	}
-	return p.text[first:]
-}
-
-// parseInner reads a line that is a text in another line.
-func (p *Parser) parseInner(line []byte, r *Request, depth int) error {
-	if p.inner == nil {
-		p.inner = new(Parser)
-	}
-	p.inner.format, p.inner.unit, p.inner.depth = p.format, p.unit, p.depth+depth
-	if p.inner.depth > maxDepth {
-		return errFormat
-	}
-	err := p.inner.Parse(line, r)
-	if err == errNotJSON {
-		err = errFormat
-	}
-	p.duration = append(p.duration[:0], p.inner.duration...)
-	return err
 }
 
 // countValues returns about how many values JSON has, and never fewer.
@@ -248,11 +177,6 @@ func (p *Parser) readRequest(v *fastjson.Value, r *Request) {
 			setText(&r.RemoteIP, v)
 		case "remote_port":
 			setText(&r.RemotePort, v)
-		case "remote_addr": // before Caddy 2.5
-			setText(&r.RemoteIP, v)
-			if ip, port, err := net.SplitHostPort(r.RemoteIP); err == nil {
-				r.RemoteIP, r.RemotePort = ip, port
-			}
 		case "client_ip":
 			setText(&r.ClientIP, v)
 			r.LacksClientIP = v.Type() != fastjson.TypeString

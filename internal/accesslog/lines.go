@@ -79,8 +79,6 @@ type lineReader struct {
 	file string
 	r    *bufio.Reader
 	size int // of a run
-	// eager reports whether a run ends when the next line isn't there yet, because it can take any time.
-	eager bool
 
 	number   int64 // of the next line
 	skipping bool  // the next bytes belong to a line that is too long
@@ -88,15 +86,15 @@ type lineReader struct {
 }
 
 // newLineReader returns a reader of the lines of r.
-func newLineReader(file string, r io.Reader, size int, eager bool) *lineReader {
-	return &lineReader{file: file, r: bufio.NewReaderSize(r, maxLine+1), size: size, eager: eager, number: 1}
+func newLineReader(file string, r io.Reader, size int) *lineReader {
+	return &lineReader{file: file, r: bufio.NewReaderSize(r, maxLine+1), size: size, number: 1}
 }
 
 // next returns the next run, and io.EOF after the last one. Other errors of the reader are broken lines: the lines
 // before them count, but the line that they cut doesn't.
 func (l *lineReader) next() (run, error) {
 	r := run{file: l.file, first: l.number}
-	for !l.ended && r.broken == nil && len(r.data) < l.size && (len(r.data) == 0 || !l.mustWait()) {
+	for !l.ended && r.broken == nil && len(r.data) < l.size {
 		line, err := l.r.ReadSlice('\n')
 		if !l.skipping && len(line) > 0 && (err == nil || err == io.EOF) {
 			l.add(&r, line)
@@ -137,10 +135,4 @@ func (l *lineReader) add(r *run, line []byte) {
 		r.data = append(r.data, '\n')
 	}
 	l.number++
-}
-
-// mustWait reports whether the next line isn't there yet, and can take any time.
-func (l *lineReader) mustWait() bool {
-	there, _ := l.r.Peek(l.r.Buffered())
-	return l.eager && bytes.IndexByte(there, '\n') < 0
 }

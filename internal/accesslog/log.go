@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -17,13 +14,6 @@ type Options struct {
 	// Names are the names of the files. The name - stands for Stdin.
 	Names []string
 	Stdin io.Reader
-	// Format is json for Caddy's encoders json and console, combined for the combined and the common
-	// format, or empty to detect the format of each line.
-	Format string
-	// Duration is the duration_format of the log in Caddy: s, ms, ns or string, or one of their other names. It
-	// matters for durations that are whole numbers. If Duration is empty, the first lines of the files
-	// decide: whole numbers are milliseconds if one of them is less than 1000, else nanoseconds.
-	Duration string
 }
 
 const (
@@ -33,21 +23,16 @@ const (
 	maxOpen = 128
 )
 
-// Log is one or more log files, merged by time. Next must not be called by several goroutines at once. All
-// other methods are safe for concurrent use.
+// Log is one or more log files, merged by time. Only NewParser is safe for concurrent use.
 type Log struct {
-	stdin    io.Reader
-	format   string
-	unit     time.Duration // of durations that are whole numbers; 0 if the log has none
-	parser   Parser        // for the times of lines
-	request  Request
-	size     int       // of a chunk
-	sources  []*source // that are not read to their end; the one with the next line comes first
-	open     int       // how many files are open
-	total    int64
-	read     atomic.Int64
-	done     chan struct{}
-	closeLog sync.Once
+	stdin   io.Reader
+	unit    time.Duration // of durations that are whole numbers; 0 if the log has none
+	parser  Parser        // for the times of lines
+	request Request
+	size    int       // of a chunk
+	sources []*source // that are not read to their end; the one with the next line comes first
+	open    int       // how many files are open
+	done    chan struct{}
 }
 
 // Open looks at the beginning of each file. An error names the file, and says what to do. Empty files are left out, unless
@@ -57,17 +42,10 @@ func Open(o Options) (*Log, error) {
 }
 
 func open(o Options, size int) (*Log, error) {
-	unit, ok := durationUnits[o.Duration]
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("unknown duration format %q: write s, ms, ns or string", o.Duration)
-	case o.Format != "" && o.Format != formatJSON && o.Format != formatCombined:
-		return nil, fmt.Errorf("unknown log format %q: write json or combined", o.Format)
-	case len(o.Names) == 0:
+	if len(o.Names) == 0 {
 		return nil, errors.New("no log is named: name log files, or - for the standard input")
 	}
-	l := &Log{stdin: o.Stdin, format: o.Format, unit: unit, size: size, done: make(chan struct{})}
-	l.parser.format = o.Format
+	l := &Log{stdin: o.Stdin, size: size, done: make(chan struct{})}
 	if err := l.inspect(o.Names); err != nil {
 		l.Close()
 		return nil, err
@@ -78,22 +56,11 @@ func open(o Options, size int) (*Log, error) {
 }
 
 // NewParser returns a Parser for the lines of the log.
-func (l *Log) NewParser() *Parser { return &Parser{format: l.format, unit: l.unit} }
+func (l *Log) NewParser() *Parser { return &Parser{unit: l.unit} }
 
-// Progress returns how many bytes of the files are read, before decompression, and how many there are. The total is 0 if it
-// is unknown, because one of the files is the standard input or another stream.
-func (l *Log) Progress() (read, total int64) {
-	read = l.read.Load()
-	if l.total > 0 { // a file can grow while it is read
-		read = min(read, l.total)
-	}
-	return read, l.total
-}
-
-// Close ends the reading. A Next that waits for a file returns [os.ErrClosed]. A goroutine that waits for the standard input
-// ends with its next line.
+// Close ends the goroutines that read the files. Next must not be called afterwards.
 func (l *Log) Close() {
-	l.closeLog.Do(func() { close(l.done) })
+	close(l.done)
 }
 
 // Next returns the next lines, and io.EOF at the end. Its other errors end the log: a file was replaced since
@@ -103,9 +70,6 @@ func (l *Log) Next() (*Chunk, error) {
 	for len(l.sources) > 0 && size < l.size {
 		s := l.sources[0]
 		if len(s.run.data) == 0 && s.run.broken == nil {
-			if len(c.runs) > 0 && !s.regular {
-				return c, nil // the next lines of a stream can take any time
-			}
 			switch err := l.fill(s); {
 			case err == io.EOF:
 				l.sources = l.sources[1:]
@@ -137,27 +101,19 @@ func (l *Log) fill(s *source) error {
 			return fmt.Errorf("more than %d of the log files overlap in time, such as %s: merge some of them first", maxOpen, s.name)
 		}
 		if s.lines == nil {
-			if err := s.open(l.stdin, l.size, &l.read); err != nil {
+			if err := s.open(l.stdin, l.size); err != nil {
 				return err
 			}
 		}
 		s.start(l.done)
 		l.open++
 	}
-	select {
-	case r, ok := <-s.runs:
-		if ok {
-			s.run = r
-			return nil
-		}
-	case <-l.done:
-	}
-	select {
-	case <-l.done:
-		return os.ErrClosed
-	default:
+	r, ok := <-s.runs
+	if !ok {
 		return io.EOF
 	}
+	s.run = r
+	return nil
 }
 
 // sortFirst moves the first file behind those whose next lines come before its next line.

@@ -2,7 +2,6 @@ package accesslog
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -131,7 +130,7 @@ func TestLines(t *testing.T) {
 		}
 		// Streams give any number of bytes at once.
 		var got []string
-		lines := newLineReader("", iotest.OneByteReader(strings.NewReader(test.text)), chunkSize, true)
+		lines := newLineReader("", iotest.OneByteReader(strings.NewReader(test.text)), chunkSize)
 		for {
 			b, err := lines.next()
 			if err == io.EOF {
@@ -232,11 +231,7 @@ func TestOpenErrors(t *testing.T) {
 		{"a cut gzip header", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08")}}, "a.gz can't be decompressed"},
 		{"gzip that isn't", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff")}}, "a.gz can't be read: line 1"},
 		{"text", Options{Names: []string{writeFile(t, "README.md", "# Title\n\nThis is text.\n")}}, "README.md is in no known format: line 1: simulate reads the formats of Caddy, and combined"},
-		{"JSON as combined", Options{Names: []string{writeFile(t, "a.log", string(line()))}, Format: "combined"}, "no known format"},
-		{"combined as JSON", Options{Names: []string{good}, Format: "json"}, "no known format: line 1: the line has no JSON object: leave out --log-format"},
 		{"one long line", Options{Names: []string{writeFile(t, "a.log", strings.Repeat("x", 2*maxLine))}}, "line 1: the line has more than 1 MiB"},
-		{"an unknown format", Options{Names: []string{good}, Format: "xml"}, `unknown log format "xml": write json or combined`},
-		{"an unknown duration", Options{Names: []string{good}, Duration: "hours"}, `unknown duration format "hours": write s, ms, ns or string`},
 	}
 	for _, test := range tests {
 		l, err := Open(test.o)
@@ -289,35 +284,6 @@ func TestNextReportsAReplacedFile(t *testing.T) {
 	}
 }
 
-// Lines of a stream come when they are there. Close ends the wait for more.
-func TestStream(t *testing.T) {
-	r, w := io.Pipe()
-	go io.WriteString(w, "half a line\n"+lineAt(0, "")+"\n")
-	l := openLog(t, Options{Names: []string{"-"}, Stdin: r}, chunkSize)
-	c, err := l.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Each(func(line Line) {
-		if line.File != "stdin" {
-			t.Errorf("the name is %s, want stdin", line.File)
-		}
-	})
-	if read, total := l.Progress(); read == 0 || total != 0 {
-		t.Errorf("%d bytes of %d are read, want some of 0", read, total)
-	}
-	result := make(chan error)
-	go func() {
-		_, err := l.Next()
-		result <- err
-	}()
-	l.Close()
-	if err := <-result; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the error is %v, want %v", err, os.ErrClosed)
-	}
-	w.Close()
-}
-
 // A named pipe, such as the shell's <(ssh host cat log), can't be opened twice.
 func TestNamedPipe(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -352,28 +318,21 @@ func TestNamedPipe(t *testing.T) {
 
 // Whole numbers are milliseconds or nanoseconds. Caddy writes seconds with a fraction.
 func TestDurationUnit(t *testing.T) {
-	tests := []struct {
-		durations string // in the log
-		option    string
-		want      int64 // of the duration 2000
-	}{
-		{"0.25 1.5 2000", "", 2_000_000_000},
-		{"0 3 2000 15000", "", 2_000_000},
-		{"0 31234 2000 15000", "", 2},
-		{"2000", "s", 2_000_000_000},
-		{"2000", "milli", 2_000_000},
-		{"3 2000", "nanos", 2},
-		{`"1.5s" 2000`, "", 2},
-	}
-	for _, test := range tests {
+	for durations, want := range map[string]int64{ // of the duration 2000
+		"0.25 1.5 2000":   2_000_000_000,
+		"0 3 2000 15000":  2_000_000,
+		"0 31234 2000 15": 2_000_000,
+		"31234 2000":      2,
+		`"1.5s" 2000`:     2,
+	} {
 		text := ""
-		for duration := range strings.FieldsSeq(test.durations) {
+		for duration := range strings.FieldsSeq(durations) {
 			text += string(line("duration:"+duration)) + "\n"
 		}
-		l := openLog(t, Options{Names: []string{writeFile(t, "access.log", text)}, Duration: test.option}, chunkSize)
+		l := openLog(t, Options{Names: []string{writeFile(t, "access.log", text)}}, chunkSize)
 		var r Request
-		if err := l.NewParser().Parse(line("duration:2000"), &r); err != nil || min(r.End-r.Start, r.End) != min(test.want, r.End) {
-			t.Errorf("durations %s, option %q: %v, 2000 is %d µs, want %d", test.durations, test.option, err, r.End-r.Start, test.want)
+		if err := l.NewParser().Parse(line("duration:2000"), &r); err != nil || min(r.End-r.Start, r.End) != min(want, r.End) {
+			t.Errorf("durations %s: %v, 2000 is %d µs, want %d", durations, err, r.End-r.Start, want)
 		}
 	}
 }

@@ -92,9 +92,6 @@ func TestMerge(t *testing.T) {
 		if len(got) != len(want) {
 			t.Fatalf("seed %d: %d lines, want %d", seed, len(got), len(want))
 		}
-		if read, total := l.Progress(); read != total || total == 0 {
-			t.Fatalf("at the end %d bytes of %d are read", read, total)
-		}
 		if l.open != 0 {
 			t.Fatalf("at the end %d files are open", l.open)
 		}

@@ -9,12 +9,6 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// Formats of lines. The empty format detects the format of each line.
-const (
-	formatJSON     = "json"
-	formatCombined = "combined"
-)
-
 // Errors of broken lines. They have no details, because a log can have many broken lines.
 var (
 	errSyntax = errors.New("the line is not valid JSON: it was cut, or another program has written it. " +
@@ -24,9 +18,8 @@ var (
 		"use the time_key ts, and a time_format of Caddy's log encoders")
 	errValues = errors.New("the line has more than 50,000 values: a client probably sent many header fields")
 	errFormat = errors.New("simulate reads the formats of Caddy, and combined: nginx and Apache can write it, " +
-		"Traefik with format: common, and HAProxy with option httplog clf")
-	errNotJSON          = errors.New("the line has no JSON object: leave out --log-format")
-	errNoTimeInBrackets = errors.New("the line is not in the combined format: leave out --log-format")
+		"Traefik with format: common, and HAProxy with option httplog clf. " +
+		"If another program has put the lines into JSON, extract them, for example with jq -r .log")
 )
 
 // maxValues is how many values a JSON line can have. Each takes about 100 bytes of memory while the line is read, but
@@ -39,21 +32,17 @@ const keptMemory = 64 << 10
 // Parser reads lines of access logs. It reuses its memory for the next line. A Parser must not be used by several
 // goroutines at once.
 //
-// [Log.NewParser] returns a Parser that knows the format of a log. The zero Parser detects the format of each line,
-// and reads durations that are whole numbers as seconds.
+// A Parser detects the format of each line. [Log.NewParser] returns one that knows the unit of durations that are whole
+// numbers. The zero Parser reads them as seconds.
 type Parser struct {
-	format string
-	unit   time.Duration // of durations that are whole numbers; 0 is a second
-	times  timeReader
+	unit  time.Duration // of durations that are whole numbers; 0 is a second
+	times timeReader
 
 	json   fastjson.Parser
 	number []byte   // the text of a number
 	values []string // of header fields
 	text   []byte   // decoded texts of a line in the combined format
-	words  []word   // before the time of a line in the combined format
 	tls    TLS
-	inner  *Parser // for a line in a field of a line; nil until the first one
-	depth  int     // in how many lines the line is
 	// duration is the duration of the last line as it is written, if it is a number.
 	duration []byte
 }
@@ -69,25 +58,19 @@ func (p *Parser) Parse(line []byte, r *Request) error {
 		p.text, p.values = nil, nil
 	}
 	p.text, p.values, p.duration = p.text[:0], p.values[:0], p.duration[:0]
-	start := p.jsonStart(line)
-	if start != 0 && p.format != formatJSON {
+	start := jsonStart(line)
+	if start != 0 {
 		if err := p.parseCombined(line, r); err == nil || err == ErrNotAccess || start < 0 {
 			return err
 		}
 		r.reset()
-	}
-	if start < 0 {
-		return errNotJSON
 	}
 	return p.parseJSON(line[start:], line[:start], r)
 }
 
 // jsonStart returns where the JSON of a line begins, or -1. The console encoder writes other fields before it, and so do
 // programs that pass logs on.
-func (p *Parser) jsonStart(line []byte) int {
-	if p.format == formatCombined {
-		return -1
-	}
+func jsonStart(line []byte) int {
 	if object := bytes.TrimLeft(line, " \t"); len(object) > 0 && object[0] == '{' {
 		if inside := bytes.TrimLeft(object[1:], " \t"); len(inside) == 0 || inside[0] == '"' || inside[0] == '}' {
 			return len(line) - len(object)
@@ -99,10 +82,10 @@ func (p *Parser) jsonStart(line []byte) int {
 // timeOf returns the time of a line, in microseconds since the Unix epoch, and whether it has one. It is
 // faster than Parse, and also reads lines that are not access log lines.
 func (p *Parser) timeOf(line []byte, r *Request) (int64, bool) {
-	start := p.jsonStart(line)
+	start := jsonStart(line)
 	text := line[:0]
 	switch {
-	case start < 0 && p.format != formatJSON:
+	case start < 0:
 		if t, _, _ := p.findTime(line); t > 0 {
 			return t, true
 		}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -68,8 +67,8 @@ func explain(name string, err error) error {
 	return fmt.Errorf("the log file %s can't be read: %w", name, err)
 }
 
-// open opens the file, or begins to read stdin. It counts the bytes that it reads.
-func (s *source) open(stdin io.Reader, runSize int, count *atomic.Int64) error {
+// open opens the file, or begins to read stdin.
+func (s *source) open(stdin io.Reader, runSize int) error {
 	file := io.NopCloser(stdin)
 	if s.info != nil {
 		f, err := os.Open(s.name)
@@ -83,12 +82,12 @@ func (s *source) open(stdin io.Reader, runSize int, count *atomic.Int64) error {
 		}
 		file = f
 	}
-	text, closeDecoder, err := decompress(&countingReader{file, count})
+	text, closeDecoder, err := decompress(file)
 	if err != nil {
 		file.Close()
 		return fmt.Errorf("the log file %s can't be decompressed: %w", s.name, err)
 	}
-	s.lines = newLineReader(s.name, text, runSize, !s.regular)
+	s.lines = newLineReader(s.name, text, runSize)
 	s.close = func() { closeDecoder(); file.Close() }
 	return nil
 }
@@ -116,18 +115,6 @@ func (s *source) start(done <-chan struct{}) {
 // compareSources compares two files by their next lines.
 func compareSources(a, b *source) int {
 	return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.index, b.index))
-}
-
-// countingReader counts the bytes that are read.
-type countingReader struct {
-	io.Reader
-	count *atomic.Int64
-}
-
-func (r *countingReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	r.count.Add(int64(n))
-	return n, err
 }
 
 // maxWindow bounds the memory of a zstd decoder. The level 22 and the option --long of zstd need as much.

@@ -14,27 +14,7 @@ var layouts = []string{
 	"2006/01/02 15:04:05",      // wall, wall_milli and wall_nano
 	"02/Jan/2006:15:04:05 -0700",
 	time.DateTime,
-	"2006-01-02 15:04:05Z07:00",
-	"2006-01-02 15:04:05 Z07:00",
 	"2006-01-02 15:04:05 -0700",
-	"2006-01-02 15:04:05 -0700 MST",
-	"2006-01-02T15:04:05",
-	"2006/01/02 15:04:05 -0700",
-	"2006/01/02 15:04:05Z07:00",
-	"02/Jan/2006:15:04:05",
-	"02/Jan/2006:15:04:05 Z07:00",
-	"02/Jan/2006 15:04:05",
-	"02/Jan/2006 15:04:05 -0700",
-	time.RFC1123,
-	time.RFC1123Z,
-	time.RFC850,
-	time.RFC822Z,
-	time.RubyDate,
-	time.UnixDate,
-	time.ANSIC,
-	"02.01.2006 15:04:05",
-	"20060102150405",
-	"20060102T150405Z0700",
 }
 
 // timeReader reads times. It remembers the layout of the last one, because a log has mostly one.
@@ -82,7 +62,7 @@ func readLayout(text []byte, layout string) (int64, bool) {
 }
 
 // unixTime returns the time in a number. The number of its digits tells its unit, because logs have times between
-// 1973 and 2286. A number with 14 digits has the layout 20060102150405.
+// 1973 and 2286.
 func unixTime(text []byte) (int64, bool) {
 	text = withoutExponent(text)
 	digits := 0
@@ -93,8 +73,6 @@ func unixTime(text []byte) (int64, bool) {
 	switch {
 	case digits <= 11:
 		unit = time.Second
-	case digits == 14:
-		return 0, false
 	case digits <= 14:
 		unit = time.Millisecond
 	case digits <= 17:

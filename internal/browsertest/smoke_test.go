@@ -80,9 +80,9 @@ func TestSmoke(t *testing.T) {
 	}
 
 	p = openReport(t, reporttest.Shop(), desktop)
-	// All requests and 3 zones, of which 2 deny, 4 curves, and 4 windows.
-	if got := evaluate[int](p, "document.querySelectorAll('svg.area').length"); got != 4+3+4+4 {
-		t.Errorf("there are %d plots, want 15", got)
+	// All requests and 3 zones, of which 2 deny, and 4 curves.
+	if got := evaluate[int](p, "document.querySelectorAll('svg.area').length"); got != 4+3+4 {
+		t.Errorf("there are %d plots, want 11", got)
 	}
 	none(p, "too little contrast", contrastScript)
 }

@@ -36,8 +36,7 @@ the key unchanged, so quote spaces and other special characters. Write -- before
 a key that begins with a dash. With --encoded, the key is percent-encoded.
 
 Exit codes: 0 for success, 1 for an error or if 'status' finds a Redis that fails, 2
-for wrong usage, 3 if the request of 'explain' would be denied, and 130 if
-'simulate' was interrupted.`,
+for wrong usage, and 3 if the request of 'explain' would be denied.`,
 		CobraFunc: configure,
 	})
 }
@@ -45,9 +44,8 @@ for wrong usage, 3 if the request of 'explain' would be denied, and 130 if
 // The exit codes besides 0 and 1 (caddy.ExitCodeFailedStartup), which have the same meaning in all
 // commands of Caddy.
 const (
-	exitUsage       = 2
-	exitDenied      = 3
-	ExitInterrupted = 130 // as a shell reports SIGINT
+	exitUsage  = 2
+	exitDenied = 3
 )
 
 // wrongNumber matches the error of the flag parser about a number.
@@ -138,11 +136,10 @@ func UsageErrorf(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// These errors end a command with exitDenied, 1 or ExitInterrupted. The command has printed everything.
+// These errors end a command with exitDenied or 1. The command has printed everything.
 var (
-	errDenied      = errors.New("denied")
-	errStoreFails  = errors.New("a store fails")
-	ErrInterrupted = errors.New("interrupted")
+	errDenied     = errors.New("denied")
+	errStoreFails = errors.New("a store fails")
 )
 
 // fail prints an error, and returns an error for Caddy, which then prints nothing and ends the
@@ -156,8 +153,6 @@ func fail(cmd *cobra.Command, err error) error {
 		return exitWith(cmd, exitDenied)
 	case errors.Is(err, errStoreFails):
 		return err // Caddy ends with 1
-	case errors.Is(err, ErrInterrupted):
-		return exitWith(cmd, ExitInterrupted)
 	case errors.As(err, &usage):
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %s\nRun '%s --help' for usage.\n", printable(err.Error()), cmd.CommandPath())
 		return exitWith(cmd, exitUsage)

@@ -214,7 +214,7 @@ func TestAccessLogOfCaddy(t *testing.T) {
 	}
 	waitForLog := func(i, j int) (requests map[string]*accesslog.Request) {
 		caddytest.EventuallySees(t, fmt.Sprint("the log has all ", len(sent), " requests"), func() int {
-			requests, _ = readLog(t, accesslog.Options{Names: []string{file(i, j)}, Format: "json"})
+			requests, _ = readLog(t, accesslog.Options{Names: []string{file(i, j)}})
 			return len(requests)
 		}, func(n int) bool { return n == len(sent) })
 		return requests

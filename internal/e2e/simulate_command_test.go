@@ -43,7 +43,7 @@ func replayLog(t testing.TB, file string, workers int, caddyfiles ...string) *re
 	for _, caddyfile := range caddyfiles {
 		o.Configurations = append(o.Configurations, simulate.NamedConfiguration{Name: "Caddyfile", Configuration: loadSimulation(t, caddyfile)})
 	}
-	report, err := simulate.Replay(t.Context(), o)
+	report, err := simulate.Replay(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func simulationDirectory(t testing.TB) string {
 	return dir
 }
 
-// Each error has its exit code, says what to do, and leaves --output as it was.
+// Each error has its exit code, says what to do, and prints no report.
 func TestSimulateErrors(t *testing.T) {
 	t.Parallel()
 	caddytest.Long(t)
@@ -119,16 +119,14 @@ func TestSimulateErrors(t *testing.T) {
 	file("empty.log", "")
 	file("messages.log", `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}`+"\n")
 	file("broken.log", `{"level":"info","ts":1767225600,"logger":"http.log.access","msg":"handled request","request":{"remote_ip"`+"\n")
-	report := filepath.Join(dir, "report")
-	caddytest.WriteFile(t, report, "as before", 0o640)
 	for _, test := range []struct {
 		args string
 		code int
 		text string
 	}{
 		{"", 2, "<log...> is missing: write caddy rate-limit simulate <log...>"},
-		{"access.log --format xml", 2, `there is no format "xml": write text, json, csv or html`},
-		{"access.log --json --format csv", 2, "--json and --format csv exclude each other"},
+		{"access.log --format xml", 2, `there is no format "xml": write text, json or html`},
+		{"access.log --json --format html", 2, "--json and --format html exclude each other"},
 		{"access.log --address localhost:2019", 2, "leave out --address"},
 		{"access.log --propose 5", 2, "write 5%"},
 		{"access.log --propose=", 2, "write for example 0.1%"},
@@ -148,55 +146,17 @@ func TestSimulateErrors(t *testing.T) {
 		{"none.log", 1, "none.log"},
 		{"access.log none*.log", 1, "no log file matches none*.log: check the name, and that you can read its directory"},
 		{"[", 1, "there is no log file ["},
-		{"access.log --log-format clf", 2, "json or combined"},
-		{"access.log --duration-format h", 2, "write s, ms, ns or string"},
 		{"text", 1, "text is in no known format"},
 		{"empty.log", 1, "empty.log is empty: name a log with requests"},
 		{"messages.log", 1, "there is no request in messages.log: 1 line is not a request: name an access log"},
 		{"broken.log", 1, "broken.log is in no known format: line 1: "},
-		{"access.log --output " + filepath.Join(dir, "none", "report"), 1, "--output: there is no directory "},
-		{"access.log --output " + dir, 1, "is a directory: name a file"},
-		{"access.log --output access.log", 1, "--output would replace access.log, which the command reads: name another file"},
-		{"access.log --output Caddyfile", 1, "--output would replace Caddyfile"},
 	} {
-		process := simulateIn(dir, append([]string{"--output", report}, strings.Fields(test.args)...)...)
+		process := simulateIn(dir, strings.Fields(test.args)...)
 		if r := runCommand(t, process).Fails(t, test.code, test.text); r.Out != "" {
 			t.Errorf("%s: it prints %q", r.Line, r.Out)
 		}
 	}
 	runCommand(t, simulateIn(t.TempDir(), filepath.Join(dir, "access.log"))).Fails(t, 1, "no Caddyfile in this directory: name a configuration with --config")
-	text, err := os.ReadFile(report)
-	if err != nil || string(text) != "as before" {
-		t.Errorf("--output has %.100q, %v", text, err)
-	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) > 0 {
-		t.Errorf("these files are left: %q", left)
-	}
-}
-
-// The report replaces the file of --output when it is complete. In a pipe there is no progress bar.
-func TestSimulateOutput(t *testing.T) {
-	t.Parallel()
-	dir := simulationDirectory(t)
-	report := filepath.Join(dir, "report.json")
-	caddytest.WriteFile(t, report, strings.Repeat("x", 1<<20), 0o640)
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink(report, link); err != nil {
-		t.Fatal(err)
-	}
-	printed := runCommand(t, simulateIn(dir, "--json", "access.log")).Succeeds(t, `"requests": 200`)
-	runCommand(t, simulateIn(dir, "--format", "json", "access.log", "--output", link)).Succeeds(t)
-	written, err := os.ReadFile(report)
-	if err != nil || string(written) != printed.Out {
-		t.Errorf("the file has\n%s\n%v, but printed is\n%s", written, err, printed.Out)
-	}
-	if info, err := os.Stat(report); err != nil || info.Mode() != 0o640 {
-		t.Errorf("the file has the mode %v, %v", info.Mode(), err)
-	}
-	if printed.Err != "" {
-		t.Errorf("in a pipe it prints %q", printed.Err)
-	}
-	runCommand(t, simulateIn(dir, "--json", "access.log", "--output", "/dev/stdout")).Succeeds(t, `"requests": 200`)
 }
 
 // Configurations are read as caddy run reads them: by their name or adapter, with imports and the
@@ -288,9 +248,7 @@ func TestSimulateCompletion(t *testing.T) {
 		{"access.log ", ":0"},
 		{"--config ", ":0"},
 		{"--compare ", ":0"},
-		{"--output ", ":0"},
-		{"--format ", "text\tfor people, on a terminal json\tfor scripts csv\tfor spreadsheets html\ta page with plots :4"},
-		{"--log-format ", "json combined :4"},
+		{"--format ", "text\tfor people, on a terminal json\tfor scripts html\ta page with plots :4"},
 		{"--adapter ", "caddyfile :4"},
 	} {
 		process := simulateIn(dir)

@@ -22,26 +22,22 @@ type Comparer struct {
 // pendingOutcome is the outcome of a request in one configuration, while the other one is unknown.
 type pendingOutcome struct {
 	denied bool
-	zones  zoneSet // that denied the request
+	zones  []bool // that denied the request
 }
 
 // change is the requests that only one of the configurations denies.
 type change struct {
 	requests int64
-	clients  keytable.Table[int64] // the requests of each client
+	clients  keytable.Table[changedClient]
 	bound    keytable.Bound
-	zones    keytable.Slab[uint64] // by the number of the client: a zoneSet
 	top      topKeys
 }
 
-// zoneSet is a set of zones: one bit for each.
-type zoneSet []uint64
-
-func newZoneSet(zones int) zoneSet { return make(zoneSet, (zones+63)/64) }
-
-func (s zoneSet) has(zone int) bool { return s[zone/64]&(1<<(zone%64)) != 0 }
-
-func (s zoneSet) add(zone int) { s[zone/64] |= 1 << (zone % 64) }
+// changedClient is the requests of a client that only one of the configurations denies, and the zones that deny them.
+type changedClient struct {
+	requests int64
+	zones    []bool
+}
 
 // NewComparer returns a comparer of two configurations.
 func NewComparer(first, second Configuration) *Comparer {
@@ -49,10 +45,9 @@ func NewComparer(first, second Configuration) *Comparer {
 		configurations: [2]Configuration{first, second}, zones: [2][]Zone{first.Zones(), second.Zones()},
 		pending: make(map[int64]pendingOutcome),
 	}
-	for i, zones := range c.zones {
+	for i := range c.changes {
 		c.changes[i] = change{
-			clients: keytable.New[int64](), bound: keytable.NewBound(max(first.MaxKeys(), second.MaxKeys()), 1),
-			zones: keytable.NewSlab[uint64](len(newZoneSet(len(zones)))),
+			clients: keytable.New[changedClient](), bound: keytable.NewBound(max(first.MaxKeys(), second.MaxKeys()), 1),
 		}
 	}
 	return c
@@ -92,37 +87,35 @@ func (c *Comparer) observe(side int, d *Decided) {
 	}
 }
 
-func (c *Comparer) denyingZones(side int, d *Decided) zoneSet {
-	set := newZoneSet(len(c.zones[side]))
+func (c *Comparer) denyingZones(side int, d *Decided) []bool {
+	zones := make([]bool, len(c.zones[side]))
 	for i := range d.Zones {
 		if z := &d.Zones[i]; z.Denied && !z.Shadow {
-			set.add(z.Zone)
+			zones[z.Zone] = true
 		}
 	}
-	return set
+	return zones
 }
 
 // count counts a request that only one configuration denies.
-func (c *Comparer) count(side int, client string, zones zoneSet) {
+func (c *Comparer) count(side int, client string, zones []bool) {
 	change := &c.changes[side]
 	change.requests++
 	number, result := change.clients.Find(client, &change.bound)
-	switch result {
-	case keytable.Full:
+	if result == keytable.Full {
 		return
-	case keytable.Added:
-		change.zones.Add()
 	}
-	requests := change.clients.At(number)
-	*requests++
-	known, last := zoneSet(change.zones.Row(number)), 0
-	for zone := range c.zones[side] {
-		if zones.has(zone) {
-			known.add(zone)
-			last = zone
+	changed, last := change.clients.At(number), 0
+	changed.requests++
+	if changed.zones == nil {
+		changed.zones = make([]bool, len(zones))
+	}
+	for zone, denies := range zones {
+		if denies {
+			changed.zones[zone], last = true, zone
 		}
 	}
-	change.top.count(topKey{key: number, order: number, denied: *requests}, client, func(client string) string {
+	change.top.count(topKey{key: number, order: number, denied: changed.requests}, client, func(client string) string {
 		return c.configurations[side].ShownKey(last, client)
 	})
 }
@@ -141,8 +134,8 @@ func (c *change) report(zones []Zone) []report.ClientChange {
 	clients := []report.ClientChange{}
 	for _, k := range c.top.sorted() {
 		client := report.ClientChange{Client: k.shown, Requests: k.denied, Zones: []string{}}
-		for zone := range zones {
-			if zoneSet(c.zones.Row(k.key)).has(zone) {
+		for zone, denies := range c.clients.At(k.key).zones {
+			if denies {
 				client.Zones = append(client.Zones, zones[zone].Name)
 			}
 		}

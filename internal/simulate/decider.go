@@ -117,7 +117,7 @@ func (d *Decider) Overflowed() int64 {
 func (d *Decider) makeStore(first *Visit) {
 	var secrets [2][16]byte
 	for i := range secrets {
-		sum := sha256.Sum256(fmt.Append(nil, i, first.Start, first.End, first.Instant, first.Client, first.Path))
+		sum := sha256.Sum256(fmt.Append(nil, i, first.Start, first.End, first.Instant, first.Client, first.UserAgent))
 		secrets[i] = [16]byte(sum[:])
 	}
 	d.shared = store.NewRepeatableMemory(secrets)

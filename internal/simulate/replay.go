@@ -1,9 +1,7 @@
 package simulate
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"runtime"
@@ -22,8 +20,6 @@ type ReplayOptions struct {
 	Workers        int // goroutines that parse lines and lead requests through routes (default GOMAXPROCS)
 	// NewProposer returns the Proposer for the requests of a configuration. If it is nil, Replay proposes no limits.
 	NewProposer func(Configuration) Proposer
-	// Progress is called now and then, by one goroutine.
-	Progress func(Progress)
 }
 
 // Proposer is an Observer that proposes limits when it has seen all requests.
@@ -32,7 +28,7 @@ type Proposer interface {
 	// Target returns the share that a proposed limit may deny, as a text.
 	Target() string
 	// Propose adds its proposals to the zones of the report, by their names.
-	Propose(ctx context.Context, r *report.Configuration) error
+	Propose(r *report.Configuration)
 }
 
 // NamedConfiguration is a configuration and its name, which is that of its file.
@@ -42,30 +38,21 @@ type NamedConfiguration struct {
 	Configuration
 }
 
-// Progress is how far a replay is.
-type Progress struct {
-	Lines int64
-	// Read is how many bytes of the files were read, of Total. Total is 0 if it is unknown.
-	Read, Total int64
-	// Proposing reports whether the whole log was read, and the proposals are being made.
-	Proposing bool
-}
-
 // maxBrokenLines is how many broken lines a report has. All of them are counted.
 const maxBrokenLines = 5
 
 // Replay replays a log through one configuration, or through two to compare them. The report depends only on
-// the log and on the configurations. If ctx ends, Replay returns the report about the lines so far.
+// the log and on the configurations.
 //
 // One goroutine reads the log. Workers parse the lines, and lead the requests through the routes. The caller's
 // goroutine puts the requests in order, and decides them.
-func Replay(ctx context.Context, o ReplayOptions) (*report.Report, error) {
+func Replay(o ReplayOptions) (*report.Report, error) {
 	defer runtime.KeepAlive(newBallast())
 	r := newReplayer(o)
-	if err := r.readLog(ctx); err != nil {
+	if err := r.readLog(); err != nil {
 		return nil, err
 	}
-	return r.finish(ctx)
+	return r.finish(), nil
 }
 
 // newBallast returns memory that is never used, so it takes no memory of the machine. The garbage collector
@@ -90,8 +77,6 @@ type replayer struct {
 	sides       []side    // one for each configuration
 	comparer    *Comparer // nil with one configuration
 	decided     int64     // requests
-	proposing   bool      // the whole log was read
-	interrupted bool
 }
 
 // side is the simulation in one configuration.
@@ -126,8 +111,8 @@ func newReplayer(o ReplayOptions) *replayer {
 	return r
 }
 
-// readLog replays the whole log, or what was read of it when ctx ended.
-func (r *replayer) readLog(ctx context.Context) error {
+// readLog replays the whole log.
+func (r *replayer) readLog() error {
 	// The channels bound how many batches there are. A batch is in both of them.
 	unparsed, ordered := make(chan *batch, 2*r.Workers), make(chan *batch, 2*r.Workers)
 	var readError error // may be read when ordered is closed
@@ -137,19 +122,16 @@ func (r *replayer) readLog(ctx context.Context) error {
 		defer close(ordered)
 		for {
 			chunk, err := r.Log.Next()
+			if err == io.EOF {
+				return
+			}
 			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					readError = err
-				}
+				readError = err
 				return
 			}
 			b := &batch{chunk: chunk, parsed: make(chan struct{})}
-			select {
-			case ordered <- b:
-				unparsed <- b
-			case <-ctx.Done():
-				return
-			}
+			ordered <- b
+			unparsed <- b
 		}
 	}()
 	for range r.Workers {
@@ -161,46 +143,11 @@ func (r *replayer) readLog(ctx context.Context) error {
 			}
 		}()
 	}
-	for {
-		b := next(ctx, ordered)
-		if b == nil {
-			break
-		}
+	for b := range ordered {
+		<-b.parsed
 		r.replay(b)
-		r.showProgress()
-	}
-	if ctx.Err() != nil {
-		r.interrupted = true
-		r.Log.Close() // so that the goroutines end
-		return nil
 	}
 	return readError
-}
-
-// next returns the next batch when it is parsed, or nil at the end of the log. When ctx has ended, it returns
-// the batches that were read by then.
-func next(ctx context.Context, ordered <-chan *batch) *batch {
-	var b *batch
-	select {
-	case b = <-ordered:
-	case <-ctx.Done():
-		select {
-		case b = <-ordered:
-		default:
-		}
-	}
-	if b != nil {
-		<-b.parsed
-	}
-	return b
-}
-
-// showProgress reports how far the replay is.
-func (r *replayer) showProgress() {
-	if r.Progress != nil {
-		read, total := r.Log.Progress()
-		r.Progress(Progress{Lines: r.log.Lines, Read: read, Total: total, Proposing: r.proposing})
-	}
 }
 
 // replay replays the requests of a batch.
@@ -233,30 +180,20 @@ func (r *replayer) decide(visits logged) {
 }
 
 // finish decides the requests that are left, and returns the report.
-func (r *replayer) finish(ctx context.Context) (*report.Report, error) {
+func (r *replayer) finish() *report.Report {
 	r.order.finish()
-	for _, s := range r.sides {
-		s.decider.Finish()
-	}
-	if r.interrupted {
-		ctx = context.WithoutCancel(ctx) // the proposals belong to the answer so far
-	}
 	r.log.LateRequests = r.order.late
 	if r.log.Requests > 0 {
 		r.log.From, r.log.To = timeOf(r.first), timeOf(r.last)
 	}
 	all := &report.Report{Log: r.log}
 	for i, s := range r.sides {
+		s.decider.Finish()
 		c := s.statistics.Report()
 		c.Name, c.ZoneOptions = r.Configurations[i].Name, r.Configurations[i].ZoneOptions
 		if s.proposer != nil {
 			all.Propose = s.proposer.Target()
-			r.proposing = true
-			r.showProgress()
-			if err := s.proposer.Propose(ctx, &c); err != nil && ctx.Err() == nil {
-				return nil, fmt.Errorf("proposing limits: %w", err)
-			}
-			r.interrupted = r.interrupted || ctx.Err() != nil
+			s.proposer.Propose(&c)
 		}
 		c.NoteDoubts(s.decider.Overflowed())
 		all.Configurations = append(all.Configurations, c)
@@ -264,8 +201,7 @@ func (r *replayer) finish(ctx context.Context) (*report.Report, error) {
 	if r.comparer != nil {
 		all.Comparison = r.comparer.Report()
 	}
-	all.Interrupted = r.interrupted
-	return all, nil
+	return all
 }
 
 // batch is the lines of a chunk, and what a worker makes of them.

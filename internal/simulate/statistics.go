@@ -24,8 +24,6 @@ type Statistics struct {
 	limited       int64
 	denied        int64
 	delayed       int64
-	statuses      statusGroups
-	paths         pathGroups
 	timelines     timelines // of all requests, and then of each zone
 	zones         []zoneStatistics
 	keys          keytable.Bound // of all zones together
@@ -61,8 +59,6 @@ func (s *Statistics) Observe(d *Decided) {
 	if d.Delay > 0 {
 		s.delayed++
 	}
-	s.statuses.group(d.Status).Count(d.Denied)
-	s.paths.group(d.Path).Count(d.Denied)
 	bucket := s.timelines.bucket(s.now)
 	s.timelines.series[0][bucket].Count(d.Denied)
 
@@ -85,7 +81,6 @@ func (s *Statistics) Observe(d *Decided) {
 func (s *Statistics) Report() report.Configuration {
 	r := report.Configuration{
 		Requests: s.requests, Limited: s.limited, Denied: s.denied, Delayed: s.delayed,
-		ByStatus: s.statuses.report(), ByPath: s.paths.report(),
 		BucketSeconds: seconds(s.timelines.length), Timeline: s.timelines.report(0),
 		Zones: []report.Zone{}, LeftOut: s.configuration.LeftOut(), Notes: append([]string{}, s.configuration.Notes()...),
 	}

@@ -15,7 +15,7 @@ import (
 func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
 	r := report.Configuration{
 		Notes: append([]string{}, c.notes...), Timeline: []report.Bucket{},
-		ByPath: []report.Group{}, ByStatus: []report.Group{}, Zones: []report.Zone{},
+		Zones: []report.Zone{},
 	}
 	var instants []algorithms.Micros
 	for i, d := range all {
@@ -23,21 +23,7 @@ func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
 			instants[i] = max(d.Came, instants[i-1])
 		}
 	}
-	statuses, paths := make(map[int]report.Group), make(map[string]report.Group)
-	add := func(g report.Group, denied bool) report.Group {
-		g.Requests++
-		if denied {
-			g.Denied++
-		}
-		return g
-	}
 	for _, d := range all {
-		statuses[d.Status] = add(statuses[d.Status], d.Denied)
-		segment := "/"
-		if d.Path != "" {
-			segment = d.Path[:1] + strings.Split(d.Path[1:], "/")[0]
-		}
-		paths[segment] = add(paths[segment], d.Denied)
 		r.Requests++
 		if d.Denied {
 			r.Denied++
@@ -49,30 +35,6 @@ func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
 			r.Limited++
 		}
 	}
-	for status := 1; status < 1000; status++ {
-		if g := statuses[status]; g.Requests > 0 {
-			r.ByStatus = append(r.ByStatus, report.Group{Name: fmt.Sprint(status), Bucket: report.Bucket{Requests: g.Requests, Denied: g.Denied}})
-		}
-	}
-	if g := statuses[0]; g.Requests > 0 {
-		r.ByStatus = append(r.ByStatus, report.Group{Name: "none", Bucket: report.Bucket{Requests: g.Requests, Denied: g.Denied}})
-	}
-	for name, g := range paths {
-		g.Name = name
-		r.ByPath = append(r.ByPath, g)
-	}
-	slices.SortFunc(r.ByPath, func(a, b report.Group) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
-	})
-	if len(r.ByPath) > 20 {
-		rest := report.Group{Name: "other"}
-		for _, g := range r.ByPath[20:] {
-			rest.Requests += g.Requests
-			rest.Denied += g.Denied
-		}
-		r.ByPath = append(r.ByPath[:20:20], rest)
-	}
-
 	begins, length, buckets := modelBuckets(instants)
 	r.BucketSeconds = float64(length) / 1e6
 	if len(all) > 0 {
@@ -158,7 +120,6 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 		at algorithms.Micros
 	}
 	byKey, keys, firstDenied := make(map[string][]event), []string{}, make(map[string]int)
-	var delays []int64
 	for i, d := range all {
 		for _, e := range modelDecisions(d, zone) {
 			z.Requests++
@@ -174,7 +135,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 			}
 			if e.Delay > 0 {
 				z.Delayed++
-				delays = append(delays, e.Delay)
+				z.LongestDelay = max(z.LongestDelay, float64(e.Delay)/1e6)
 			}
 			if byKey[e.Key] == nil {
 				if len(keys) == int(c.maxKeys) {
@@ -189,11 +150,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 			}
 		}
 	}
-	if z.Keys = int64(len(keys)); len(delays) > 0 {
-		slices.Sort(delays)
-		q := modelQuantiles(delays)
-		z.Delay = &report.Quantiles{P50: q.P50 / 1e6, P95: q.P95 / 1e6, P99: q.P99 / 1e6, Max: q.Max / 1e6}
-	}
+	z.Keys = int64(len(keys))
 	peaks := make(map[string][]int64)
 	for _, key := range keys {
 		for _, window := range windows {
@@ -232,7 +189,6 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(order(a.Key), order(b.Key)))
 	})
 	z.TopKeys = z.TopKeys[:min(len(z.TopKeys), 20)]
-	z.LongestRun = modelLongestRun(c, zone, all, instants, keys)
 	if len(keys) == 0 {
 		return z
 	}
@@ -243,50 +199,9 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 		}
 		slices.Sort(values)
 		d := report.Demand{WindowSeconds: float64(window) / 1e6, Quantiles: modelQuantiles(values)}
-		below := int64(-1)
-		for _, upTo := range []int64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000} {
-			step := report.Step{UpTo: upTo}
-			for _, v := range values {
-				if v > below && v <= upTo {
-					step.Keys++
-				}
-			}
-			if step.Keys > 0 || upTo > 0 && below < values[len(values)-1] {
-				d.Histogram = append(d.Histogram, step)
-			}
-			below = upTo
-		}
 		z.Demand = append(z.Demand, d)
 	}
 	return z
-}
-
-// modelLongestRun finds the run that was the first to become that long.
-func modelLongestRun(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros, keys []string) *report.Run {
-	var longest *report.Run
-	running := make(map[string]report.Run)
-	for i, d := range all {
-		for _, e := range modelDecisions(d, zone) {
-			if !slices.Contains(keys, e.Key) {
-				continue
-			}
-			if !e.Denied {
-				delete(running, e.Key)
-				continue
-			}
-			r, ok := running[e.Key]
-			if !ok {
-				r = report.Run{Key: c.ShownKey(zone, e.Key), From: *timeOf(instants[i])}
-			}
-			r.Requests++
-			r.To = *timeOf(instants[i])
-			running[e.Key] = r
-			if longest == nil || r.Requests > longest.Requests {
-				longest = &r
-			}
-		}
-	}
-	return longest
 }
 
 // modelQuantiles counts, for each value, how many are at most as large.

@@ -76,11 +76,8 @@ func randomDecided(random *rand.Rand, zones []Zone, began, step algorithms.Micro
 			came -= random.Int64N(10 * step)
 		}
 		d := &Decided{
-			Visit: &Visit{
-				Start: came, Status: []int{200, 200, 200, 301, 404, 429, 500, 0}[random.IntN(8)],
-				Path: []string{"", "/", "/a", "/a/b", "/b/", "*", fmt.Sprintf("/%d/x", random.IntN(30))}[random.IntN(7)],
-			},
-			Came: came,
+			Visit: &Visit{Start: came},
+			Came:  came,
 		}
 		for zone := range zones {
 			if random.IntN(3) == 0 {
@@ -104,23 +101,6 @@ func randomDecided(random *rand.Rand, zones []Zone, began, step algorithms.Micro
 		all = append(all, d)
 	}
 	return all
-}
-
-// roundDelays takes away what makes the quantiles of delays inexact.
-func roundDelays(t *testing.T, got, want *report.Configuration) {
-	t.Helper()
-	for i := range got.Zones {
-		g, w := got.Zones[i].Delay, want.Zones[i].Delay
-		if g == nil || w == nil {
-			continue
-		}
-		for _, pair := range [][2]float64{{g.P50, w.P50}, {g.P95, w.P95}, {g.P99, w.P99}} {
-			if pair[0] < pair[1] || pair[0] > pair[1]*(1+1.0/256) || pair[1] < 0.000512 && pair[0] != pair[1] {
-				t.Errorf("zone %d: a quantile of the delays is %v, and exactly %v", i, pair[0], pair[1])
-			}
-		}
-		g.P50, g.P95, g.P99 = w.P50, w.P95, w.P99
-	}
 }
 
 // firstDifference returns the first line in which two values differ as JSON.
@@ -162,13 +142,10 @@ func TestStatisticsAreExact(t *testing.T) {
 			s.Observe(d)
 		}
 		got, want := s.Report(), modelReport(c, all)
-		roundDelays(t, &got, &want)
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: %s", seed, firstDifference(t, got, want))
 		}
-		again := s.Report()
-		roundDelays(t, &again, &want)
-		if !reflect.DeepEqual(again, want) {
+		if !reflect.DeepEqual(s.Report(), want) {
 			t.Fatalf("seed %d: the second report differs from the first", seed)
 		}
 	}
@@ -183,7 +160,7 @@ func TestStatisticsDefinitions(t *testing.T) {
 	s := NewStatistics(c)
 	minute := algorithms.Micros(60_000_000)
 	observe := func(at algorithms.Micros, cost int64, denied, reached bool) {
-		s.Observe(&Decided{Visit: &Visit{Status: 200, Path: "/api/x"}, Came: at, Denied: denied, Zones: []DecidedZone{
+		s.Observe(&Decided{Visit: &Visit{}, Came: at, Denied: denied, Zones: []DecidedZone{
 			{ZoneVisit: &ZoneVisit{}, Key: "k", Cost: cost, Denied: denied, Reached: reached},
 		}})
 	}
@@ -199,32 +176,6 @@ func TestStatisticsDefinitions(t *testing.T) {
 	}
 	if z.Requests != 5 || z.Denied != 3 || z.Keys != 1 || len(z.Demand) != 1 || z.Demand[0].Max != 6 {
 		t.Errorf("%+v, want 5 requests, 3 of them denied, of a key with a demand of 6", z)
-	}
-	if r := *z.LongestRun; r != (report.Run{Key: "<k of api>", Requests: 2, From: *timeOf(101 * minute), To: *timeOf(101*minute + 1)}) {
-		t.Errorf("the longest run is %+v", r)
-	}
-}
-
-// The memory of paths is bounded, and what has no room is counted.
-func TestPathGroupsAreBounded(t *testing.T) {
-	var p pathGroups
-	for i := range maxPathGroups + 1000 {
-		p.group(fmt.Sprintf("/%d/x", i)).Count(i%2 == 0)
-	}
-	for range 30 {
-		p.group("/7/y").Count(false)
-		p.group("/new").Count(true)
-	}
-	if len(p.numbers) != maxPathGroups || len(p.groups) != maxPathGroups {
-		t.Errorf("%d groups, want %d", len(p.numbers), maxPathGroups)
-	}
-	if p.rest != (report.Group{Bucket: report.Bucket{Requests: 1030, Denied: 530}}) {
-		t.Errorf("the rest is %+v", p.rest)
-	}
-	groups := p.report()
-	want := report.Group{Name: "other", Bucket: report.Bucket{Requests: maxPathGroups + 1000 + 60 - 20, Denied: (maxPathGroups+1000)/2 + 30 - 20}}
-	if last := groups[len(groups)-1]; len(groups) != 21 || last != want {
-		t.Errorf("the last of %d groups is %+v", len(groups), last)
 	}
 }
 
@@ -246,7 +197,7 @@ func TestStatisticsMemory(t *testing.T) {
 	}
 	before := live()
 	s := NewStatistics(c)
-	d := &Decided{Visit: &Visit{Status: 200, Path: "/api/x"}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Cost: 1, Reached: true}}}
+	d := &Decided{Visit: &Visit{}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Cost: 1, Reached: true}}}
 	observe := func(i int) {
 		d.Came += 10
 		d.Denied, d.Zones[0].Denied = i%10 == 0, i%10 == 0
@@ -281,7 +232,7 @@ func TestStatisticsMemory(t *testing.T) {
 func TestObserveAllocatesNothing(t *testing.T) {
 	c := &reportConfiguration{maxKeys: 100, zones: []Zone{{Name: "one", Sets: []LimitSet{{Limits: limitsOf(t, "gcra 5 1s")}}}}}
 	s := NewStatistics(c)
-	d := &Decided{Visit: &Visit{Status: 200, Path: "/api/x"}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Key: "k", Cost: 1, Reached: true}}}
+	d := &Decided{Visit: &Visit{}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Key: "k", Cost: 1, Reached: true}}}
 	if n := testing.AllocsPerRun(1000, func() {
 		d.Came += 5000
 		d.Denied = !d.Denied
@@ -301,7 +252,7 @@ func BenchmarkStatistics(b *testing.B) {
 		texts[i] = fmt.Sprintf("%d.%d.%d.%d", i>>16, i>>8&255, i&255, i%200)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	d := &Decided{Visit: &Visit{Status: 200, Path: "/api/x"}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Cost: 1, Reached: true}}}
+	d := &Decided{Visit: &Visit{}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Cost: 1, Reached: true}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		d.Came += 10

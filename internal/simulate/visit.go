@@ -84,9 +84,7 @@ type Visit struct {
 	Start, End algorithms.Micros
 	Instant    algorithms.Micros // as [accesslog.Request.Instant]
 	Client     string            // the address of the client
-	Path       string            // at most 64 bytes of it
 	UserAgent  string            // at most 64 bytes of it
-	Status     int
 	// WasDenied reports whether a rate limit denied the request when it was logged. Then its response
 	// says nothing about its true cost or duration.
 	WasDenied bool

@@ -17,13 +17,12 @@ type zoneStatistics struct {
 
 	requests, denied, byBan, bySlots, byShadow, delayed, withoutKey, beyondBound int64
 	firstDenied, lastDenied                                                      algorithms.Micros
-	delays                                                                       delays
-	longestRun                                                                   run
+	longestDelay                                                                 algorithms.Micros
 	top                                                                          topKeys
 
 	keys    keytable.Table[keyCounts]
-	demands keytable.Slab[windowDemand] // by the number of the key: one for each window
-	denials keytable.Slab[keyDenials]   // by keyCounts.denials
+	demands []windowDemand // of the keys, by their numbers: one for each window
+	denials []keyDenials   // by keyCounts.denials
 }
 
 // keyCounts has the counts of a key.
@@ -36,8 +35,6 @@ type keyCounts struct {
 type keyDenials struct {
 	denied      int64
 	first, last algorithms.Micros
-	run         int64 // denials since the last request that was allowed
-	runBegan    algorithms.Micros
 }
 
 // windowDemand is how many events a key asked for in windows of one length.
@@ -47,18 +44,8 @@ type windowDemand struct {
 	peak     int64
 }
 
-// run is a series of denied requests of one key.
-type run struct {
-	key      uint32
-	shown    string
-	requests int64
-	from, to algorithms.Micros
-}
-
 func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatistics {
-	z := zoneStatistics{
-		zone: zone, shownKey: shownKey, keys: keytable.New[keyCounts](), denials: keytable.NewSlab[keyDenials](1),
-	}
+	z := zoneStatistics{zone: zone, shownKey: shownKey, keys: keytable.New[keyCounts]()}
 	for _, set := range zone.Sets {
 		for _, l := range set.Limits {
 			z.windows = append(z.windows, l.Window)
@@ -69,7 +56,6 @@ func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatisti
 	}
 	slices.Sort(z.windows)
 	z.windows = slices.Compact(z.windows)
-	z.demands = keytable.NewSlab[windowDemand](len(z.windows))
 	return z
 }
 
@@ -84,7 +70,7 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, bound *k
 	}
 	if d.Delay > 0 {
 		z.delayed++
-		z.delays.add(d.Delay)
+		z.longestDelay = max(z.longestDelay, d.Delay)
 	}
 	number, result := z.keys.Find(d.Key, bound)
 	switch result {
@@ -92,7 +78,7 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, bound *k
 		z.beyondBound++
 		return
 	case keytable.Added:
-		z.demands.Add()
+		z.demands = append(z.demands, make([]windowDemand, len(z.windows))...)
 	}
 	counts := z.keys.At(number)
 	counts.requests++
@@ -101,8 +87,6 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, bound *k
 	}
 	if d.Denied {
 		z.countKeyDenial(now, number, counts, d.Key)
-	} else if counts.denials > 0 {
-		z.denials.Row(counts.denials - 1)[0].run = 0
 	}
 }
 
@@ -123,8 +107,14 @@ func (z *zoneStatistics) countDenial(now algorithms.Micros, d *DecidedZone) {
 	}
 }
 
+// demandsOf returns the demands of a key.
+func (z *zoneStatistics) demandsOf(number uint32) []windowDemand {
+	from := int(number) * len(z.windows)
+	return z.demands[from : from+len(z.windows)]
+}
+
 func (z *zoneStatistics) countDemand(now algorithms.Micros, number uint32, cost int64) {
-	demands := z.demands.Row(number)
+	demands := z.demandsOf(number)
 	for i, window := range z.windows {
 		demand := &demands[i]
 		if current := floor(now, window) / window; demand.window != current {
@@ -137,21 +127,12 @@ func (z *zoneStatistics) countDemand(now algorithms.Micros, number uint32, cost 
 
 func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, counts *keyCounts, key string) {
 	if counts.denials == 0 {
-		counts.denials = z.denials.Add() + 1
-		z.denials.Row(counts.denials - 1)[0].first = now
+		z.denials = append(z.denials, keyDenials{first: now})
+		counts.denials = uint32(len(z.denials))
 	}
-	denials := &z.denials.Row(counts.denials - 1)[0]
+	denials := &z.denials[counts.denials-1]
 	denials.denied++
 	denials.last = now
-	if denials.run++; denials.run == 1 {
-		denials.runBegan = now
-	}
-	if longest := &z.longestRun; denials.run > longest.requests {
-		if longest.requests == 0 || longest.key != number {
-			longest.key, longest.shown = number, z.shownKey(key)
-		}
-		longest.requests, longest.from, longest.to = denials.run, denials.runBegan, now
-	}
 	z.top.count(topKey{key: number, order: counts.denials, denied: denials.denied}, key, z.shownKey)
 }
 
@@ -159,23 +140,20 @@ func (z *zoneStatistics) report() report.Zone {
 	r := report.Zone{
 		Name: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
 		Requests: z.requests, Denied: z.denied, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots, DeniedByShadow: z.byShadow,
-		Delayed: z.delayed, Delay: z.delays.report(),
-		Keys: z.keys.Len(), KeysDenied: int64(z.denials.Len()), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.beyondBound,
+		Delayed: z.delayed, LongestDelay: seconds(z.longestDelay),
+		Keys: z.keys.Len(), KeysDenied: int64(len(z.denials)), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.beyondBound,
 		TopKeys: []report.Key{}, Demand: []report.Demand{},
 	}
 	if z.denied > 0 {
 		r.FirstDenied, r.LastDenied = timeOf(z.firstDenied), timeOf(z.lastDenied)
 	}
-	if longest := z.longestRun; longest.requests > 0 {
-		r.LongestRun = &report.Run{Key: longest.shown, Requests: longest.requests, From: *timeOf(longest.from), To: *timeOf(longest.to)}
-	}
 	for _, top := range z.top.sorted() {
-		denials := z.denials.Row(top.order - 1)[0]
+		denials := z.denials[top.order-1]
 		k := report.Key{
 			Key: top.shown, Requests: z.keys.At(top.key).requests, Denied: denials.denied,
 			Peaks: []int64{}, First: *timeOf(denials.first), Last: *timeOf(denials.last),
 		}
-		for _, demand := range z.demands.Row(top.key) {
+		for _, demand := range z.demandsOf(top.key) {
 			k.Peaks = append(k.Peaks, demand.peak)
 		}
 		r.TopKeys = append(r.TopKeys, k)
@@ -191,10 +169,9 @@ func (z *zoneStatistics) report() report.Zone {
 func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) report.Demand {
 	peaks := make([]int64, z.keys.Len())
 	for number := range peaks {
-		peaks[number] = z.demands.Row(uint32(number))[i].peak
+		peaks[number] = z.demandsOf(uint32(number))[i].peak
 	}
-	quantiles := quantilesOf(peaks)
-	return report.Demand{WindowSeconds: seconds(window), Quantiles: quantiles, Histogram: histogramOf(peaks)}
+	return report.Demand{WindowSeconds: seconds(window), Quantiles: quantilesOf(peaks)}
 }
 
 // limitTexts returns everything that limits requests of a zone, as options of a Caddyfile. The limits of a

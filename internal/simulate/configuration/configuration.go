@@ -53,7 +53,7 @@ func (s *configuration) Notes() []string { return s.notes.texts() }
 // A simulation keeps many Visits at the same time, to sort them. These constants bound the texts in a
 // [simulate.Visit], which clients choose.
 const (
-	// maxVisitedText is how many bytes of the path, of the address of the client, and of the User-Agent, a Visit has.
+	// maxVisitedText is how many bytes of the address of the client, and of the User-Agent, a Visit has.
 	maxVisitedText = 64
 	// maxVisitedKey is how many bytes a key can have. A longer key ends with its hash instead of its rest.
 	maxVisitedKey = keyhash.MaxKept
@@ -76,8 +76,8 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	}
 	room := new(visitRoom)
 	v := &room.visit
-	v.Start, v.End, v.Instant, v.Status = logged.Start, max(logged.End, logged.Start), logged.Instant, logged.Status
-	v.Client, v.Path, v.UserAgent = visitedTexts(logged.Client(), u.Path, logged.Header.Get("User-Agent"))
+	v.Start, v.End, v.Instant = logged.Start, max(logged.End, logged.Start), logged.Instant
+	v.Client, v.UserAgent = visitedText(logged.Client()), visitedText(logged.Header.Get("User-Agent"))
 	v.WasDenied = s.wasDenied(logged)
 	s.notes.seeRequest(logged)
 	server, host := s.serverOf(logged)
@@ -92,13 +92,8 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	return v, nil
 }
 
-// visitedTexts returns the beginnings of three texts, in one piece of memory.
-func visitedTexts(client, path, userAgent string) (string, string, string) {
-	client, path = client[:min(len(client), maxVisitedText)], path[:min(len(path), maxVisitedText)]
-	all := client + path + userAgent[:min(len(userAgent), maxVisitedText)]
-	rest := all[len(client):]
-	return all[:len(client)], rest[:len(path)], rest[len(path):]
-}
+// visitedText returns a copy of the beginning of a text.
+func visitedText(text string) string { return strings.Clone(text[:min(len(text), maxVisitedText)]) }
 
 // parseRequestURI parses the URI of a request as Go's HTTP server does.
 func parseRequestURI(logged *accesslog.Request) (*url.URL, error) {

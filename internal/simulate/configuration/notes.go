@@ -34,7 +34,6 @@ type notes struct {
 	usesClient  bool // the configuration uses the client address
 	lacksClient atomic.Bool
 	textClient  earliest // of the requests whose client is no address
-	number      earliest // of the requests with a number that may be their duration
 	withoutHost string   // the note for a log without hosts; empty if the routes name none
 	lacksHost   atomic.Bool
 	guess       earliest // of the requests whose server was guessed
@@ -184,9 +183,6 @@ func (n *notes) seeRequest(logged *accesslog.Request) {
 			n.textClient.see(logged.Start, func() string { return shown(logged.RemoteIP) })
 		}
 	}
-	if logged.Number != "" {
-		n.number.see(logged.Start, func() string { return shown(logged.Number) })
-	}
 	for _, f := range n.fields {
 		f.see(logged.Header)
 	}
@@ -275,10 +271,6 @@ func (n *notes) logNotes() (notes []string) {
 	}
 	if text := n.textClient.text; n.usesClient && text != "" {
 		notes = append(notes, fmt.Sprintf("requests in the log have no address of the client: a text is taken as the client, such as %q", text))
-	}
-	if number := n.number.text; number != "" {
-		notes = append(notes, fmt.Sprintf("a number such as %s is not read as a duration, so these requests start when they end: "+
-			"log a duration with three decimals or a unit, such as $request_time of nginx", number))
 	}
 	for _, f := range n.fields {
 		if note := f.note("request", "clients send it"); note != "" {

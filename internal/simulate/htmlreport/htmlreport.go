@@ -41,8 +41,6 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"count":   count,
 	"share":   shareOf,
 	"instant": instant,
-	"bar":     newShareBar,
-	"longest": longestBar,
 	"style":   func() template.CSS { return template.CSS(reportCSS) },
 }).Parse(reportHTML + plotsHTML))
 

@@ -3,7 +3,6 @@ package htmlreport
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 type plot struct {
 	ID, Title, Desc string
 	X, Y            []tick
-	Data            table
 }
 
 // tick is a tick of an axis. A minor one is left out if the plot is narrow.
@@ -55,7 +53,6 @@ type timePlot struct {
 	Day      string
 	Requests timePanel
 	Denied   *timePanel // nil if none was denied
-	Data     table
 }
 
 // timePanel is one of the areas of a timePlot. Its areas are paths.
@@ -99,7 +96,6 @@ func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Bucket, 
 	busiest := 0
 	end := s.at(len(timeline))
 	p := &timePlot{Every: span(s.bucket), Day: days(s.begins, end)}
-	p.Data = table{Caption: "Requests and denied requests over time", Head: []string{"From (UTC)", "Requests", "Denied", "Share"}}
 	for i, b := range timeline {
 		allowed[i], requests[i], denied[i] = b.Requests-b.Denied, b.Requests, b.Denied
 		total.Add(b)
@@ -110,7 +106,6 @@ func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Bucket, 
 			continue
 		}
 		from := s.at(i).UTC().Format(s.format())
-		p.Data.add(from, number(b.Requests), number(b.Denied), shareOf(b.Denied, b.Requests))
 		width := 1 / float64(len(timeline))
 		shown := slot{
 			percent(float64(i) * width), percent(width),
@@ -233,7 +228,15 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 	}
 	curve := slices.Clone(p.Curve)
 	slices.SortStableFunc(curve, func(a, b report.CurvePoint) int { return cmp.Compare(a.Events, b.Events) })
-	current, proposed := eventsOf(p.Current, curve), eventsOf(p.Line, curve)
+	var current, proposed int64 // 0 if there is none
+	for _, c := range curve {
+		if c.Line == p.Line {
+			proposed = c.Events
+		}
+	}
+	if p.Configured != nil {
+		current = p.Configured.Events
+	}
 	low, high := curve[0].Events, curve[len(curve)-1].Events
 	for _, e := range []int64{current, proposed} {
 		if e > 0 {
@@ -242,10 +245,8 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 	}
 	x := newAxis(float64(low), float64(high))
 	var shares []float64
-	data := table{Caption: "Share denied by limit", Head: []string{"Limit", "Requests denied", "Keys denied"}}
 	for _, c := range curve {
 		shares = append(shares, c.RequestShare, c.KeyShare)
-		data.add(plain(report.OneLine(c.Line)), share(c.RequestShare), share(c.KeyShare))
 	}
 	y := newShareAxis(shares)
 	plotted := &curvePlot{Of: patternOf(curve), IsLogarithmic: x.log}
@@ -254,7 +255,6 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 		Desc: fmt.Sprintf("With %s the limit denies %s of the requests and %s of the keys, with %s it denies %s and %s.",
 			count(curve[0].Events, "event"), share(curve[0].RequestShare), share(curve[0].KeyShare),
 			count(curve[len(curve)-1].Events, "event"), share(curve[len(curve)-1].RequestShare), share(curve[len(curve)-1].KeyShare)),
-		Data: data,
 	}
 	for i, v := range x.ticks(8) {
 		plotted.X = append(plotted.X, tick{percent(x.position(v)), short(int64(v)), i%2 == 1})
@@ -312,23 +312,6 @@ func newMark(class string, at, other float64, label string) mark {
 	return mark{class, percent(at), anchor, label}
 }
 
-// limitText is a limit as a Caddyfile has it: algorithm, events and window.
-var limitText = regexp.MustCompile(`^(\w+) (\d+) ([\dhmsunµd.]+)(?: |$)`)
-
-// eventsOf returns the events of a limit, or 0 if the limit is unknown.
-func eventsOf(line string, curve []report.CurvePoint) int64 {
-	for _, c := range curve {
-		if line != "" && c.Line == line {
-			return c.Events
-		}
-	}
-	if parts := limitText.FindStringSubmatch(line); parts != nil {
-		events, _ := strconv.ParseInt(parts[2], 10, 64)
-		return events
-	}
-	return 0
-}
-
 // patternOf returns what the limits of a curve have in common, with … for their events. It is empty if their
 // lines have another shape.
 func patternOf(curve []report.CurvePoint) string {
@@ -342,89 +325,4 @@ func patternOf(curve []report.CurvePoint) string {
 		words = words[:3] // the burst grows with the events
 	}
 	return strings.Join(words, " ")
-}
-
-// Distributions of demand.
-
-// demandPlot is the number of keys by their demand in one window.
-type demandPlot struct {
-	plot
-	Window string
-	Bars   []bar
-	Mark   *mark
-	Beyond string // the limit, if it has no place in the plot
-}
-
-type bar struct {
-	X, Width, Y, Height string
-	Center, Label       string
-	Above               bool // all of its keys wanted more than the limit
-	Text                string
-}
-
-func newDemandPlot(n *ids, subject string, d *report.Demand, limits []string) *demandPlot {
-	limit := limitFor(d.WindowSeconds, limits)
-	steps := stepsOf(d.Histogram, limit)
-	window := span(d.WindowSeconds)
-	p := &demandPlot{Window: window}
-	p.plot = plot{
-		ID: n.next("plot"), Title: fmt.Sprintf("Keys by their demand in %s, %s", window, subject),
-		Desc: fmt.Sprintf("Half of the keys ask for at most %s in their busiest %s, and 99%% for at most %s. The busiest key asks for %s.",
-			decimal(d.P50), window, decimal(d.P99), decimal(d.Max)),
-		Data: table{Caption: "Keys by events in their busiest window of " + window, Head: []string{"Events", "Keys"}},
-	}
-	if len(steps) == 0 {
-		return p
-	}
-	var peak int64
-	for _, s := range steps {
-		peak = max(peak, s.keys)
-	}
-	width := 1 / float64(len(steps))
-	for i, s := range steps {
-		events := number(s.upTo)
-		if s.above+1 < s.upTo {
-			events = number(s.above+1) + " to " + number(s.upTo)
-		}
-		p.Data.add(events, number(s.keys))
-		p.X = append(p.X, tick{percent(float64(i+1) * width), stepLabel(s.upTo), len(steps) > 6 && (len(steps)-1-i)%2 == 1})
-		if s.keys == 0 {
-			continue
-		}
-		y := height(float64(s.keys), float64(max(peak, 1)))
-		p.Bars = append(p.Bars, bar{
-			X: percent((float64(i) + 0.06) * width), Width: percent(0.88 * width), Center: percent((float64(i) + 0.5) * width),
-			Y: percent(min(y, 0.98)), Height: percent(max(1-y, 0.02)), Label: short(s.keys),
-			Above: limit > 0 && s.above >= limit,
-			Text:  fmt.Sprintf("%s with %s in %s", count(s.keys, "key"), events+" events", window),
-		})
-	}
-	if limit == 0 {
-		return p
-	}
-	if at, inside := positionInSteps(steps, limit); inside {
-		m := newMark("configured", at, 0, "limit: "+number(limit))
-		p.Mark = &m
-	} else {
-		p.Beyond = number(limit)
-	}
-	return p
-}
-
-// limitFor returns the events of the least limit with this window, or 0.
-func limitFor(window float64, limits []string) int64 {
-	var least int64
-	for _, l := range limits {
-		parts := limitText.FindStringSubmatch(l)
-		if parts == nil {
-			continue
-		}
-		if w, err := time.ParseDuration(parts[3]); err != nil || w.Seconds() != window {
-			continue
-		}
-		if events, err := strconv.ParseInt(parts[2], 10, 64); err == nil && (least == 0 || events < least) {
-			least = events
-		}
-	}
-	return least
 }

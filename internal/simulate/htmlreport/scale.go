@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // This file has the arithmetic of the plots, without HTML. A position is a fraction of an axis: 0 is
@@ -246,49 +244,4 @@ func stepArea(lower, upper []int64, top float64) string {
 		begin = end
 	}
 	return path.String()
-}
-
-// step is a bar of a histogram: the number of keys with more than above events, and at most upTo.
-type step struct {
-	above, upTo, keys int64
-}
-
-// mostSteps bounds the empty steps that make room for a limit.
-const mostSteps = 20
-
-// stepsOf returns the steps of a histogram, which has no gaps, and further ones until the limit has a place. The
-// limit is 0 if there is none.
-func stepsOf(histogram []report.Step, limit int64) (steps []step) {
-	above := int64(0)
-	for _, s := range histogram {
-		steps = append(steps, step{above, s.UpTo, s.Keys})
-		above = s.UpTo
-	}
-	for len(steps) > 0 && above < limit && len(steps) < mostSteps {
-		steps = append(steps, step{above, nextStep(above), 0})
-		above = nextStep(above)
-	}
-	return steps
-}
-
-func nextStep(v int64) int64 {
-	if v > math.MaxInt64/10 {
-		return math.MaxInt64
-	}
-	return int64(roundUp(float64(v) + 0.5))
-}
-
-// positionInSteps returns where a limit is on the axis of a histogram: a key at the limit is to the left
-// of it. It returns false if the limit is outside of the steps.
-func positionInSteps(steps []step, limit int64) (float64, bool) {
-	for i, s := range steps {
-		if limit > s.above && limit <= s.upTo {
-			part := 1.0
-			if s.above > 0 {
-				part = math.Log(float64(limit)/float64(s.above)) / math.Log(float64(s.upTo)/float64(s.above))
-			}
-			return (float64(i) + part) / float64(len(steps)), true
-		}
-	}
-	return 0, false
 }

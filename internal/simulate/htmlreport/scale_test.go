@@ -2,13 +2,10 @@ package htmlreport
 
 import (
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 func TestAxisTicks(t *testing.T) {
@@ -157,37 +154,6 @@ func TestStepArea(t *testing.T) {
 	} {
 		if got := stepArea(test.lower, test.upper, 10); got != test.want {
 			t.Errorf("the area between %v and %v is %s, want %s", test.lower, test.upper, got, test.want)
-		}
-	}
-}
-
-func TestSteps(t *testing.T) {
-	histogram := []report.Step{{UpTo: 1}, {UpTo: 2, Keys: 3}, {UpTo: 5}, {UpTo: 10, Keys: 1}}
-	want := []step{{0, 1, 0}, {1, 2, 3}, {2, 5, 0}, {5, 10, 1}, {10, 20, 0}, {20, 50, 0}, {50, 100, 0}}
-	if got := stepsOf(histogram, 60); !reflect.DeepEqual(got, want) {
-		t.Errorf("the steps are %v, want %v", got, want)
-	}
-	if got := stepsOf(histogram, 1e12); len(got) != mostSteps {
-		t.Errorf("a far limit makes %d steps", len(got))
-	}
-	if got := stepsOf(nil, 60); got != nil {
-		t.Errorf("no histogram has the steps %v", got)
-	}
-	steps := stepsOf(histogram, 60)
-	for _, test := range []struct {
-		limit  int64
-		at     float64
-		inside bool
-	}{
-		{1, 1. / 7, true},
-		{2, 2. / 7, true},
-		{20, 5. / 7, true},
-		{100, 1, true},
-		{101, 0, false},
-		{60, (6 + math.Log(1.2)/math.Log(2)) / 7, true},
-	} {
-		if at, inside := positionInSteps(steps, test.limit); math.Abs(at-test.at) > 1e-9 || inside != test.inside {
-			t.Errorf("the limit %d is at %v, %v, want %v, %v", test.limit, at, inside, test.at, test.inside)
 		}
 	}
 }

@@ -38,19 +38,6 @@ func short(n int64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64) + unit
 }
 
-// stepLabel writes the upper end of a step, which is a round number.
-func stepLabel(n int64) string {
-	for _, u := range []struct {
-		size int64
-		name string
-	}{{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if n >= u.size && n%u.size == 0 {
-			return number(n/u.size) + u.name
-		}
-	}
-	return number(n)
-}
-
 // decimal writes a number with at most two digits after the point, and fewer if it is large.
 func decimal(v float64) string {
 	whole := int64(v)

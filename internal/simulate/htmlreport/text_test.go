@@ -22,11 +22,6 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("decimal(%v) is %s, want %s", v, got, want)
 		}
 	}
-	for n, want := range map[int64]string{1: "1", 500: "500", 1000: "1k", 20_000: "20k", 5_000_000: "5M"} {
-		if got := stepLabel(n); got != want {
-			t.Errorf("stepLabel(%d) is %s, want %s", n, got, want)
-		}
-	}
 }
 
 // A share is 0 % or 100 % only if it is exactly that.

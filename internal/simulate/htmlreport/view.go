@@ -11,7 +11,6 @@ import (
 type view struct {
 	Policy         string
 	Title          string
-	Interrupted    bool
 	Log            *report.Log
 	Span           string
 	Target         string // of the proposals
@@ -41,23 +40,6 @@ type finding struct {
 	Proposal string
 }
 
-// shareBar is a bar of requests, whose denied part is hatched.
-type shareBar struct {
-	Allowed, Denied string // widths
-	Text            string
-}
-
-// newShareBar returns the bar of a row. longest is the most requests of a row of the table.
-func newShareBar(requests, denied, longest int64) shareBar {
-	if longest == 0 {
-		return shareBar{}
-	}
-	return shareBar{
-		Allowed: percent(within(float64(requests-denied) / float64(longest))), Denied: percent(within(float64(denied) / float64(longest))),
-		Text: fmt.Sprintf("%s, %s denied", count(requests, "request"), number(denied)),
-	}
-}
-
 type fact struct{ Name, Text string }
 
 // zoneGroup is a zone in all configurations that have it.
@@ -67,7 +49,7 @@ type zoneGroup struct {
 }
 
 func newView(r *report.Report) *view {
-	v := &view{Policy: policy, Interrupted: r.Interrupted, Log: &r.Log, LogFacts: logFacts(&r.Log)}
+	v := &view{Policy: policy, Log: &r.Log, LogFacts: logFacts(&r.Log)}
 	if r.Log.From != nil && r.Log.To != nil {
 		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), span(r.Log.To.Sub(*r.Log.From).Seconds()))
 	}
@@ -183,14 +165,6 @@ func newFinding(id string, z *report.Zone) finding {
 		}
 	}
 	return f
-}
-
-// longestBar returns the requests of the group that has most of them.
-func longestBar(groups []report.Group) (longest int64) {
-	for _, g := range groups {
-		longest = max(longest, g.Requests)
-	}
-	return longest
 }
 
 // logFacts returns what was read, and what was wrong with it.

@@ -13,14 +13,11 @@ type zonePart struct {
 	report        *report.Report
 	Configuration *configuration
 	Facts         []fact
-	RunText       string
 	Timeline      *timePlot
-	Demands       []*demandPlot
 	Quantiles     table
 	Proposals     []*proposal
 	Alternatives  *alternatives
 	Windows       []string // of the peaks
-	LongestBar    int64    // the requests of the key that has most of them, of those in TopKeys
 }
 
 // proposal is a limit to be pasted.
@@ -49,12 +46,6 @@ type gap struct {
 func (z *zonePart) draw(n *ids, peak report.Bucket) {
 	subject := z.Configuration.subject("zone " + plain(z.Name))
 	z.Facts = z.facts()
-	if r := z.LongestRun; r != nil {
-		z.RunText = fmt.Sprintf("%s, at %s UTC", count(r.Requests, "request"), instant(r.From))
-		if r.Requests > 1 {
-			z.RunText = fmt.Sprintf("%s in %s, from %s UTC", count(r.Requests, "request"), span(r.To.Sub(r.From).Seconds()), instant(r.From))
-		}
-	}
 	if z.Configuration.Begins != nil {
 		z.Timeline = newTimePlot(n, subject, z.Configuration.timeScale(), z.Zone.Timeline, peak)
 	}
@@ -64,9 +55,6 @@ func (z *zonePart) draw(n *ids, peak report.Bucket) {
 		window := span(d.WindowSeconds)
 		z.Windows = append(z.Windows, window)
 		z.Quantiles.add(window, decimal(d.P50), decimal(d.P95), decimal(d.P99), decimal(d.Max))
-		if len(d.Histogram) > 0 {
-			z.Demands = append(z.Demands, newDemandPlot(n, subject, d, z.Limits))
-		}
 	}
 	found, others := z.report.Alternatives(z.Configuration.Configuration, z.Zone)
 	for _, p := range others {
@@ -74,9 +62,6 @@ func (z *zonePart) draw(n *ids, peak report.Bucket) {
 	}
 	if found != nil {
 		z.Alternatives = newAlternatives(n, subject, found)
-	}
-	for _, k := range z.TopKeys {
-		z.LongestBar = max(z.LongestBar, k.Requests)
 	}
 }
 
@@ -96,11 +81,7 @@ func (z *zonePart) facts() []fact {
 		facts = append(facts, fact{"Denied only in shadow mode", number(z.DeniedByShadow)})
 	}
 	if z.Delayed > 0 {
-		text := number(z.Delayed)
-		if z.Delay != nil {
-			text += fmt.Sprintf(" (median %s, 99%% within %s, at most %s)", span(z.Delay.P50), span(z.Delay.P99), span(z.Delay.Max))
-		}
-		facts = append(facts, fact{"Delayed", text})
+		facts = append(facts, fact{"Delayed", number(z.Delayed) + ", the longest by " + span(z.LongestDelay)})
 	}
 	if z.RequestsWithoutRoom > 0 {
 		facts = append(facts, fact{"Requests of keys beyond max_keys", number(z.RequestsWithoutRoom)})

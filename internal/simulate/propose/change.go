@@ -2,7 +2,6 @@ package propose
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"sync"
 
@@ -19,12 +18,12 @@ type deniedKey struct {
 }
 
 // change returns how a limit would change which keys are denied. from is the present limit; nil if there is none.
-func (s *search) change(ctx context.Context, from, to *judged) (*report.Change, error) {
+func (s *search) change(from, to *judged) *report.Change {
 	c := &report.Change{}
 	var newly []deniedKey
 	var mu sync.Mutex
-	err := s.eachBucket(ctx, 1, func(bucket, _ int) {
-		for key := range s.keysOf(ctx, bucket) {
+	s.eachBucket(1, func(bucket, _ int) {
+		for key := range s.keysOf(bucket) {
 			now, before := s.deniedBy(to, key), s.deniedBy(from, key)
 			if (now == 0) == (before == 0) {
 				continue
@@ -40,9 +39,6 @@ func (s *search) change(ctx context.Context, from, to *judged) (*report.Change, 
 			mu.Unlock()
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
 	c.NewlyDenied = int64(len(newly))
 	slices.SortFunc(newly, func(a, b deniedKey) int {
 		return cmp.Or(cmp.Compare(b.denied, a.denied), cmp.Compare(a.key, b.key))
@@ -53,7 +49,7 @@ func (s *search) change(ctx context.Context, from, to *judged) (*report.Change, 
 			Key: key.shown, Requests: k.requests, Denied: k.denied, UserAgent: key.userAgent.Value(),
 		})
 	}
-	return c, nil
+	return c
 }
 
 // deniedBy returns how many requests of a key a limit denies. Without a limit it is none.

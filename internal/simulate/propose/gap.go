@@ -2,7 +2,6 @@ package propose
 
 import (
 	"cmp"
-	"context"
 	"math"
 	"slices"
 
@@ -23,9 +22,9 @@ func (g *gap) ratio() float64 { return float64(g.largest.events) / float64(g.lea
 
 // widestGap returns the gap of a curve with the largest quotient. It returns nil if no gap is wide enough. A gap between
 // two adjacent points of the curve is not found.
-func (s *search) widestGap(ctx context.Context, current *judged, curve []judged) (*report.Gap, error) {
+func (s *search) widestGap(current *judged, curve []judged) *report.Gap {
 	if s.total.keys < fewKeys {
-		return nil, nil
+		return nil
 	}
 	runs := s.runsOf(curve)
 	slices.SortStableFunc(runs, func(x, y run) int { return cmp.Compare(y.most(), x.most()) })
@@ -34,18 +33,14 @@ func (s *search) widestGap(ctx context.Context, current *judged, curve []judged)
 		if widest != nil && r.most() <= widest.ratio() || r.most() < leastGap {
 			break
 		}
-		g, err := s.measureGap(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		if g.ratio() >= leastGap && (widest == nil || g.ratio() > widest.ratio()) {
+		if g := s.measureGap(r); g.ratio() >= leastGap && (widest == nil || g.ratio() > widest.ratio()) {
 			widest = g
 		}
 	}
 	if widest == nil {
-		return nil, nil
+		return nil
 	}
-	return s.reportGap(ctx, current, widest)
+	return s.reportGap(current, widest)
 }
 
 // run is neighboring points of a curve that deny equally many keys.
@@ -85,39 +80,26 @@ func (s *search) runsOf(curve []judged) (runs []run) {
 }
 
 // measureGap returns the gap around a run.
-func (s *search) measureGap(ctx context.Context, r run) (*gap, error) {
+func (s *search) measureGap(r run) *gap {
 	g := &gap{least: r.first, largest: r.last}
 	n := r.first.denied.keys
 	if r.before != nil {
-		_, least, err := s.narrow(ctx, *r.before, r.first, func(j judged) bool { return j.denied.keys <= n })
-		if err != nil {
-			return nil, err
-		}
+		_, least := s.narrow(*r.before, r.first, func(j judged) bool { return j.denied.keys <= n })
 		g.least = *least
 	}
-	largest, _, err := s.narrow(ctx, r.last, r.after, func(j judged) bool { return j.denied.keys < n })
-	if err == nil {
-		g.largest = *largest
-	}
-	return g, err
+	largest, _ := s.narrow(r.last, r.after, func(j judged) bool { return j.denied.keys < n })
+	g.largest = *largest
+	return g
 }
 
 // reportGap returns a gap with a limit in its middle.
-func (s *search) reportGap(ctx context.Context, current *judged, g *gap) (*report.Gap, error) {
+func (s *search) reportGap(current *judged, g *gap) *report.Gap {
 	r, ok := atMost(s.ladder, middleOf(g.least.events, g.largest.events))
 	if !ok || r.events < g.least.events {
 		r = g.least.rung
 	}
-	all, err := s.judgeAll(ctx, []*rung{r})
-	if err != nil {
-		return nil, err
-	}
-	middle := &all[0]
-	change, err := s.change(ctx, current, middle)
-	if err != nil {
-		return nil, err
-	}
-	return &report.Gap{Least: *s.point(&g.least), Largest: *s.point(&g.largest), Middle: *s.point(middle), Change: *change}, nil
+	middle := &s.judgeAll([]*rung{r})[0]
+	return &report.Gap{Least: *s.point(&g.least), Largest: *s.point(&g.largest), Middle: *s.point(middle), Change: *s.change(current, middle)}
 }
 
 // middleOf returns the geometric middle of two numbers, with one digit that is not 0 if this lies between them.

@@ -1,8 +1,6 @@
 package propose
 
 import (
-	"context"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -20,13 +18,13 @@ const pointsFromNothing = 16
 
 // proposeFromNothing returns the proposals for a zone without limits: one for each of [simulate.Windows], and
 // token buckets with usual bursts.
-func (r *Recorder) proposeFromNothing(ctx context.Context, zone *recordedZone, recorded *stream) ([]report.Proposal, error) {
+func (r *Recorder) proposeFromNothing(zone *recordedZone, recorded *stream) []report.Proposal {
 	if why := recorded.whyNone(); why != "" {
-		return []report.Proposal{{Reason: why}}, nil
+		return []report.Proposal{{Reason: why}}
 	}
 	var proposals []report.Proposal
 	// ask proposes one of the limits with these numbers of events.
-	ask := func(quota func(events int64) algorithms.Quota, highest int64) (p report.Proposal, err error) {
+	ask := func(quota func(events int64) algorithms.Quota, highest int64) (p report.Proposal) {
 		q := r.question(recorded, &limitLadder{
 			quota: quota, maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: recorded.maxCharge(),
 		})
@@ -34,36 +32,31 @@ func (r *Recorder) proposeFromNothing(ctx context.Context, zone *recordedZone, r
 		if highest > 0 {
 			q.least, q.highest = 1, highest
 		}
-		if err = q.fill(ctx, &p); p.Line != "" {
+		if q.fill(&p); p.Line != "" {
 			proposals = append(proposals, p)
 		}
-		return p, err
+		return p
 	}
 	algorithm := "sliding_window"
 	if zone.MaxDelay > 0 { // which a sliding_window can't
 		algorithm = "fixed_window"
 	}
 	for _, window := range simulate.Windows {
-		if _, err := ask(func(events int64) algorithms.Quota {
+		ask(func(events int64) algorithms.Quota {
 			return algorithms.Quota{Algorithm: algorithm, Events: events, Window: window}
-		}, 0); err != nil {
-			return nil, err
-		}
+		}, 0)
 	}
 	for _, count := range bursts {
 		burst := count * max(recorded.minCost, 1)
-		p, err := ask(func(events int64) algorithms.Quota {
+		p := ask(func(events int64) algorithms.Quota {
 			return algorithms.Quota{Algorithm: "token_bucket", Events: events, Window: minute, Burst: burst}
 		}, 60*burst)
-		if err != nil {
-			return nil, err
-		}
 		if p.Line != "" && p.Next == nil { // larger bursts don't help
 			break
 		}
 	}
 	if len(proposals) == 0 {
-		return []report.Proposal{{Reason: "no limit denies so few"}}, nil
+		return []report.Proposal{{Reason: "no limit denies so few"}}
 	}
-	return proposals, nil
+	return proposals
 }

@@ -31,10 +31,7 @@ func TestProposalsFromNothing(t *testing.T) {
 		set := simulate.NewLimitSet("", []*algorithms.Limit{own, newLimit(t, open)})
 		zone := simulate.Zone{Name: simulate.ZoneName, Sets: []simulate.LimitSet{set}, MaxDelay: delay}
 		target := Target{Requests: r.IntN(2) == 0, Share: 50_000_000}
-		all, err := record(t, log, zone).proposeFor(t.Context(), target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := record(t, log, zone).proposeFor(target)
 		proposals, byStore := all[simulate.ZoneName], newReplayStore()
 		if len(proposals) < 1+len(simulate.Windows) || proposals[0].Current != "gcra 2 1s" {
 			t.Fatalf("seed %d: %+v", seed, proposals)

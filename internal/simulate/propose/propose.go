@@ -3,7 +3,6 @@
 package propose
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -30,11 +29,8 @@ func (r *Recorder) Target() string { return r.target.String() }
 // exactly. Among these, Propose tries only round numbers of events.
 //
 // The results don't depend on the number of goroutines.
-func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
-	proposals, err := r.propose(ctx)
-	if err != nil {
-		return err
-	}
+func (r *Recorder) Propose(c *report.Configuration) {
+	proposals := r.propose()
 	for i := range c.Zones {
 		z := &c.Zones[i]
 		z.Proposals = proposals[z.Name]
@@ -43,44 +39,31 @@ func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
 				z.Name, r.target)
 		}
 	}
-	return nil
 }
 
 // propose returns the proposals for each zone, by its name.
-func (r *Recorder) propose(ctx context.Context) (map[string][]report.Proposal, error) {
+func (r *Recorder) propose() map[string][]report.Proposal {
 	all := make(map[string][]report.Proposal, len(r.zones))
 	for i := range r.zones {
-		proposals, err := r.proposeForZone(ctx, &r.zones[i])
-		if err != nil {
-			return nil, err
-		}
-		all[r.zones[i].Name] = proposals
+		all[r.zones[i].Name] = r.proposeForZone(&r.zones[i])
 	}
-	return all, nil
+	return all
 }
 
 // curvePoints is about how many points a curve has.
 const curvePoints = 40
 
-func (r *Recorder) proposeForZone(ctx context.Context, zone *recordedZone) (proposals []report.Proposal, err error) {
+func (r *Recorder) proposeForZone(zone *recordedZone) (proposals []report.Proposal) {
 	for i, set := range zone.Sets {
 		recorded := zone.sets[i]
 		if recorded == nil && set.Name != "" { // nobody has this plan, or too many others have one
 			continue
 		}
 		for _, l := range set.Limits {
-			p, err := r.proposeForLimit(ctx, zone, set, l, recorded)
-			if err != nil {
-				return nil, err
-			}
-			proposals = append(proposals, p)
+			proposals = append(proposals, r.proposeForLimit(zone, set, l, recorded))
 		}
 		if set.Open {
-			found, err := r.proposeFromNothing(ctx, zone, recorded)
-			if err != nil {
-				return nil, err
-			}
-			proposals = append(proposals, found...)
+			proposals = append(proposals, r.proposeFromNothing(zone, recorded)...)
 		}
 	}
 	if n := len(zone.unproposedSets); n > 0 {
@@ -90,19 +73,13 @@ func (r *Recorder) proposeForZone(ctx context.Context, zone *recordedZone) (prop
 		})
 	}
 	if zone.Concurrency > 0 {
-		p, err := r.proposeSlots(ctx, zone)
-		if err != nil {
-			return nil, err
-		}
-		proposals = append(proposals, p)
+		proposals = append(proposals, r.proposeSlots(zone))
 	}
-	return proposals, nil
+	return proposals
 }
 
 // proposeForLimit returns the proposal that replaces a limit of a set.
-func (r *Recorder) proposeForLimit(
-	ctx context.Context, zone *recordedZone, set simulate.LimitSet, l *algorithms.Limit, recorded *stream,
-) (report.Proposal, error) {
+func (r *Recorder) proposeForLimit(zone *recordedZone, set simulate.LimitSet, l *algorithms.Limit, recorded *stream) report.Proposal {
 	p := report.Proposal{Set: set.Name, Current: caddyfileLine(l), Reason: recorded.whyNone()}
 	if p.Reason == "" && zone.VariesBurst && l.Scalable() {
 		p.Reason = "the option factor gives each request another burst"
@@ -111,15 +88,15 @@ func (r *Recorder) proposeForLimit(
 		p.Reason = "a calendar is what was sold, not what the log shows"
 	}
 	if p.Reason != "" {
-		return p, nil
+		return p
 	}
 	q := r.question(recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
 	q.current = l.Events
-	err := q.fill(ctx, &p)
+	q.fill(&p)
 	if p.Line == "" {
 		p.Reason = whyTooMuch(&p, &l.Quota)
 	}
-	return p, err
+	return p
 }
 
 // whyNone says why no limit can be found for requests. It is empty if one can.
@@ -134,15 +111,16 @@ func (s *stream) whyNone() string {
 }
 
 // proposeSlots returns the proposal for the number of requests in flight.
-func (r *Recorder) proposeSlots(ctx context.Context, zone *recordedZone) (report.Proposal, error) {
+func (r *Recorder) proposeSlots(zone *recordedZone) report.Proposal {
 	p := report.Proposal{Current: fmt.Sprintf("concurrency %d", zone.Concurrency)}
 	if zone.all == nil {
 		p.Reason = "the log has no request of this zone"
-		return p, nil
+		return p
 	}
 	q := r.question(zone.all, slotsLadder{zone.MaxDelay})
 	q.current = zone.Concurrency
-	return p, q.fill(ctx, &p)
+	q.fill(&p)
+	return p
 }
 
 func (r *Recorder) question(recorded *stream, l ladder) *question {

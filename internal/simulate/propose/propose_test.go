@@ -86,9 +86,9 @@ func record(t testing.TB, log []zoneRequest, zone simulate.Zone) *Recorder {
 }
 
 // proposeFor returns the proposals for another target.
-func (r *Recorder) proposeFor(ctx context.Context, target Target) (map[string][]report.Proposal, error) {
+func (r *Recorder) proposeFor(target Target) map[string][]report.Proposal {
 	r.target = target
-	return r.propose(ctx)
+	return r.propose()
 }
 
 // replayStore decides logs by a real store in memory. To make a store takes longer than to decide a short log, so all
@@ -222,9 +222,9 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 		target := Target{Requests: r.IntN(2) == 0, Share: []int64{0, 10_000_000, 100_000_000, 400_000_000}[r.IntN(4)]}
 		sets := []simulate.LimitSet{{Limits: []*algorithms.Limit{l}}}
 		zone := simulate.Zone{Name: "zone", Sets: sets, MaxDelay: maxWait, Shadow: r.IntN(2) == 0}
-		proposals, err := record(t, log, zone).proposeFor(t.Context(), target)
-		if err != nil || len(proposals["zone"]) != 1 {
-			t.Fatalf("seed %d: %v %v", seed, proposals, err)
+		proposals := record(t, log, zone).proposeFor(target)
+		if len(proposals["zone"]) != 1 {
+			t.Fatalf("seed %d: %v", seed, proposals)
 		}
 		p := proposals["zone"][0]
 		where := fmt.Sprintf("seed %d, %v, %v, delay %d, target %v: %s", seed, l, mode, maxWait, target, p.Line)
@@ -341,9 +341,9 @@ func TestProposalsOfConcurrency(t *testing.T) {
 				log[i].end = log[i].at - 7 // by a clock that was set back
 			}
 		}
-		proposals, err := record(t, log, zone).proposeFor(t.Context(), target)
-		if err != nil || len(proposals["zone"]) != 1 {
-			t.Fatalf("seed %d: %v %v", seed, proposals, err)
+		proposals := record(t, log, zone).proposeFor(target)
+		if len(proposals["zone"]) != 1 {
+			t.Fatalf("seed %d: %v", seed, proposals)
 		}
 		p := proposals["zone"][0]
 		least := 1
@@ -384,10 +384,7 @@ func TestProposalsAreDeterministic(t *testing.T) {
 	for _, workers := range []int{1, 2, 7} {
 		recorder := record(t, log, zone)
 		recorder.workers = workers
-		got, err := recorder.proposeFor(t.Context(), DefaultTarget)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := recorder.proposeFor(DefaultTarget)
 		if want == nil {
 			want = got
 			for _, p := range got["zone"] {
@@ -430,10 +427,7 @@ func TestProposalsWithoutALine(t *testing.T) {
 			log = append(log, zoneRequest{key: "k", request: d})
 		}
 		zone := simulate.Zone{Name: "zone", VariesBurst: test.varies, Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{test.limit}}}}
-		proposals, err := record(t, log, zone).proposeFor(t.Context(), DefaultTarget)
-		if err != nil {
-			t.Fatal(err)
-		}
+		proposals := record(t, log, zone).proposeFor(DefaultTarget)
 		p := proposals["zone"][0]
 		if !strings.HasPrefix(p.Reason, test.reason) || p.Line != "" || p.Current == "" {
 			t.Errorf("%v: %+v, want the reason %q", test.limit, p, test.reason)
@@ -461,23 +455,9 @@ func TestProposalsAboveThePeak(t *testing.T) {
 		},
 	} {
 		zone := simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{newLimit(t, test.quota)}}}}
-		proposals, err := record(t, log, zone).proposeFor(t.Context(), test.target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		proposals := record(t, log, zone).proposeFor(test.target)
 		if p := proposals["zone"][0]; p.Line != test.want {
 			t.Errorf("%q, %s, next %+v, want %q", p.Line, p.Reason, p.Next, test.want)
 		}
-	}
-}
-
-func TestProposeStopsWhenCanceled(t *testing.T) {
-	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
-	log := drawLog(rand.New(rand.NewPCG(1, 2)), 1000, 10, algorithms.Binary, false)
-	r := record(t, log, simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{limit}}}})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if got, err := r.proposeFor(ctx, DefaultTarget); err == nil {
-		t.Errorf("proposed %v", got)
 	}
 }

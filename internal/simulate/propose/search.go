@@ -2,7 +2,6 @@ package propose
 
 import (
 	"cmp"
-	"context"
 	"iter"
 	"math"
 	"runtime"
@@ -40,47 +39,32 @@ type judged struct {
 
 // fill answers the question with a proposal. It first judges limits all over the ladder, and then between the
 // last one that denies too much and the first one that doesn't. If all deny too much, the proposal has no line.
-func (q *question) fill(ctx context.Context, p *report.Proposal) error {
+func (q *question) fill(p *report.Proposal) {
 	s := &search{question: q, peaks: make([]int64, q.stream.zone.keys.Len())}
-	if err := s.measure(ctx); err != nil {
-		return err
-	}
-	curve, err := s.judgeAll(ctx, s.grid())
-	if err != nil {
-		return err
-	}
-	if curve, err = s.extend(ctx, curve); err != nil {
-		return err
-	}
+	s.measure()
+	curve := s.extend(s.judgeAll(s.grid()))
 	p.Requests, p.Keys = s.total.requests, s.total.keys
 	var current *judged // nil if there is none, or if it can't be judged
 	if at := slices.IndexFunc(curve, func(j judged) bool { return j.events == q.current }); at >= 0 {
 		current = &curve[at]
 		p.Configured = s.point(current)
 	}
-	if p.Gap, err = s.widestGap(ctx, current, curve); err != nil {
-		return err
-	}
+	p.Gap = s.widestGap(current, curve)
 	fewEnough := func(j judged) bool { return q.target.allows(j.denied, s.total) }
 	if at := slices.IndexFunc(curve, fewEnough); at >= 0 {
 		chosen := &curve[at]
 		if at > 0 {
 			var below *judged
-			if below, chosen, err = s.narrow(ctx, curve[at-1], *chosen, fewEnough); err != nil {
-				return err
-			}
+			below, chosen = s.narrow(curve[at-1], *chosen, fewEnough)
 			p.Next = s.point(below)
 			curve = withJudged(curve, *chosen)
 		}
 		p.Line, p.DeniedRequests, p.DeniedKeys = chosen.line, chosen.denied.requests, chosen.denied.keys
-		if p.Change, err = s.change(ctx, current, chosen); err != nil {
-			return err
-		}
+		p.Change = s.change(current, chosen)
 	}
 	for i := range curve {
 		p.Curve = append(p.Curve, *s.point(&curve[i]))
 	}
-	return nil
 }
 
 // point returns the denials of a limit.
@@ -150,32 +134,28 @@ func inOrder(rungs []*rung) []*rung {
 
 // extend adds larger limits to the curve, while the largest one denies too much, and larger ones deny
 // less. Limits that deny by time alone can need more events than the peak.
-func (s *search) extend(ctx context.Context, curve []judged) ([]judged, error) {
+func (s *search) extend(curve []judged) []judged {
 	const factor, tries = 8, 14
 	for range tries {
 		if s.question.highest > 0 || len(curve) == 0 || !s.ladder.endless() {
-			return curve, nil
+			return curve
 		}
 		last := curve[len(curve)-1]
 		if s.target.allows(last.denied, s.total) || last.events > s.ladder.largest()/factor {
-			return curve, nil
+			return curve
 		}
 		r, ok := atMost(s.ladder, last.events*factor)
 		if !ok || r.events <= last.events {
-			return curve, nil
+			return curve
 		}
-		more, err := s.judgeAll(ctx, []*rung{r})
-		if err != nil {
-			return nil, err
-		}
-		curve = append(curve, more...)
+		curve = append(curve, s.judgeAll([]*rung{r})...)
 	}
-	return curve, nil
+	return curve
 }
 
 // narrow returns two adjacent limits of the ladder between a and b. Like b, the second one denies few enough. Like a,
 // the first one doesn't.
-func (s *search) narrow(ctx context.Context, a, b judged, fewEnough func(judged) bool) (below, chosen *judged, err error) {
+func (s *search) narrow(a, b judged, fewEnough func(judged) bool) (below, chosen *judged) {
 	const parts = 8
 	from := a.events // no limit is left from here down to a
 	for b.events-from > 1 {
@@ -192,10 +172,7 @@ func (s *search) narrow(ctx context.Context, a, b judged, fewEnough func(judged)
 			from = reached
 			continue
 		}
-		judgedOnes, err := s.judgeAll(ctx, inOrder(between))
-		if err != nil {
-			return nil, nil, err
-		}
+		judgedOnes := s.judgeAll(inOrder(between))
 		passes := slices.IndexFunc(judgedOnes, fewEnough)
 		switch {
 		case passes < 0:
@@ -207,17 +184,17 @@ func (s *search) narrow(ctx context.Context, a, b judged, fewEnough func(judged)
 			from = a.events
 		}
 	}
-	return &a, &b, nil
+	return &a, &b
 }
 
 // measure finds the peaks of all keys, and counts requests and keys.
-func (s *search) measure(ctx context.Context) error {
+func (s *search) measure() {
 	var mu sync.Mutex
-	return s.eachBucket(ctx, 1, func(bucket, _ int) {
+	s.eachBucket(1, func(bucket, _ int) {
 		meter := s.ladder.meter()
 		var total tally
 		highest := int64(0)
-		for key := range s.keysOf(ctx, bucket) {
+		for key := range s.keysOf(bucket) {
 			meter.reset()
 			requests := int64(0)
 			s.stream.each(key, func(e request) {
@@ -236,17 +213,17 @@ func (s *search) measure(ctx context.Context) error {
 }
 
 // judgeAll counts what limits deny.
-func (s *search) judgeAll(ctx context.Context, rungs []*rung) ([]judged, error) {
+func (s *search) judgeAll(rungs []*rung) []judged {
 	all := make([]judged, len(rungs))
 	for i, r := range rungs {
 		all[i].rung = r
 	}
 	var mu sync.Mutex
-	err := s.eachBucket(ctx, len(rungs), func(bucket, part int) {
+	s.eachBucket(len(rungs), func(bucket, part int) {
 		for i := part; i < len(rungs); i += s.parts(bucket, len(rungs)) {
 			replay := rungs[i].replay()
 			var denied tally
-			for key := range s.keysOf(ctx, bucket) {
+			for key := range s.keysOf(bucket) {
 				if rungs[i].admits < s.peaks[key] {
 					denied.add(s.deniedTo(key, replay))
 				}
@@ -256,7 +233,7 @@ func (s *search) judgeAll(ctx context.Context, rungs []*rung) ([]judged, error) 
 			mu.Unlock()
 		}
 	})
-	return all, err
+	return all
 }
 
 // deniedTo counts what a limit denies to one key.
@@ -271,10 +248,10 @@ func (s *search) deniedTo(key uint32, r replay) (denied tally) {
 	return denied
 }
 
-// keysOf returns the keys of a bucket, until the context ends.
-func (s *search) keysOf(ctx context.Context, bucket int) iter.Seq[uint32] {
+// keysOf returns the keys of a bucket.
+func (s *search) keysOf(bucket int) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		for key := bucket; key < len(s.peaks) && ctx.Err() == nil; key += bucketCount {
+		for key := bucket; key < len(s.peaks); key += bucketCount {
 			if !yield(uint32(key)) {
 				return
 			}
@@ -292,7 +269,7 @@ func (s *search) parts(bucket, n int) int {
 }
 
 // eachBucket calls do for the parts of each bucket, in several goroutines. n is the number of limits.
-func (s *search) eachBucket(ctx context.Context, n int, do func(bucket, part int)) error {
+func (s *search) eachBucket(n int, do func(bucket, part int)) {
 	type task struct{ bucket, part int }
 	var tasks []task
 	for bucket := range bucketCount {
@@ -306,11 +283,10 @@ func (s *search) eachBucket(ctx context.Context, n int, do func(bucket, part int
 	var running sync.WaitGroup
 	for range cmp.Or(s.workers, runtime.GOMAXPROCS(0)) {
 		running.Go(func() {
-			for at := next.Add(1) - 1; at < int64(len(tasks)) && ctx.Err() == nil; at = next.Add(1) - 1 {
+			for at := next.Add(1) - 1; at < int64(len(tasks)); at = next.Add(1) - 1 {
 				do(tasks[at].bucket, tasks[at].part)
 			}
 		})
 	}
 	running.Wait()
-	return ctx.Err()
 }

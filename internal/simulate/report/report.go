@@ -1,4 +1,4 @@
-// Package report is the answer of a simulation, and writes it as text, JSON and CSV. It never computes an outcome.
+// Package report is the answer of a simulation, and writes it as text and JSON. It never computes an outcome.
 package report
 
 import (
@@ -9,7 +9,6 @@ import (
 // Report is the answer of a simulation. In JSON, times are RFC 3339 in UTC, spans are seconds, and shares
 // are fractions from 0 to 1.
 type Report struct {
-	Interrupted    bool            `json:"interrupted"`
 	Log            Log             `json:"log"`
 	Propose        string          `json:"propose,omitempty"`    // the share that a proposed limit may deny
 	Configurations []Configuration `json:"configurations"`       // one, or two with --compare
@@ -50,8 +49,6 @@ type Configuration struct {
 	Limited  int64     `json:"limited"` // belong to at least one zone
 	Denied   int64     `json:"denied"`  // by a zone that is not in shadow mode
 	Delayed  int64     `json:"delayed"`
-	ByStatus []Group   `json:"by_status"` // the logged status
-	ByPath   []Group   `json:"by_path"`   // the first segment of the path, at most 20
 	// BucketSeconds is the length of the buckets of all timelines, the first of which begins at Begins.
 	BucketSeconds float64    `json:"bucket_seconds"`
 	Begins        *time.Time `json:"begins,omitempty"`
@@ -76,13 +73,7 @@ func (l *LeftOut) Text() string {
 	return fmt.Sprintf("Zone %s is left out: %s.", l.Zone, l.Reason)
 }
 
-// Group is the requests with something in common.
-type Group struct {
-	Name string `json:"name"`
-	Bucket
-}
-
-// Bucket counts requests, such as those that came within a part of the time.
+// Bucket counts the requests of a part of the time.
 type Bucket struct {
 	Requests int64 `json:"requests"`
 	Denied   int64 `json:"denied"`
@@ -116,10 +107,9 @@ type Zone struct {
 	// DeniedByShadow counts the requests that were not denied, because the zone is in shadow mode for their keys.
 	DeniedByShadow int64      `json:"denied_by_shadow"`
 	Delayed        int64      `json:"delayed"`
-	Delay          *Quantiles `json:"delay,omitempty"` // in seconds
+	LongestDelay   float64    `json:"longest_delay"` // in seconds
 	FirstDenied    *time.Time `json:"first_denied,omitempty"`
 	LastDenied     *time.Time `json:"last_denied,omitempty"`
-	LongestRun     *Run       `json:"longest_run,omitempty"`
 	Keys           int64      `json:"keys"`
 	KeysDenied     int64      `json:"keys_denied"`
 	// RequestsWithoutKey counts the requests whose key is empty.
@@ -130,14 +120,6 @@ type Zone struct {
 	Demand              []Demand   `json:"demand"`
 	Timeline            []Bucket   `json:"timeline"`
 	Proposals           []Proposal `json:"proposals,omitempty"`
-}
-
-// Run is a series of requests of one key that were all denied, one after the other.
-type Run struct {
-	Key      string    `json:"key"`
-	Requests int64     `json:"requests"`
-	From     time.Time `json:"from"`
-	To       time.Time `json:"to"`
 }
 
 // Key is the outcome of a key.
@@ -156,22 +138,14 @@ type Key struct {
 type Demand struct {
 	WindowSeconds float64 `json:"window"`
 	Quantiles
-	// Histogram has the number of keys by demand. Steps are of the shape 1, 2, 5, 10, 20, 50 and so on.
-	Histogram []Step `json:"histogram"`
 }
 
-// Quantiles are quantiles over keys or requests.
+// Quantiles are quantiles over keys.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P95 float64 `json:"p95"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
-}
-
-// Step is a step of a histogram: the number of keys whose demand is at most UpTo, and above the step before.
-type Step struct {
-	UpTo int64 `json:"up_to"`
-	Keys int64 `json:"keys"`
 }
 
 // Proposal is the least limit that denies at most a share of keys or requests.

@@ -36,9 +36,6 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 		}
 	}
 	t.block(leftOut...)
-	if r.Interrupted {
-		t.block(t.style.Paint(t.wrap("Interrupted: the report is about the requests so far.", ""), terminal.Yellow))
-	}
 	if l := &r.Log; l.From != nil && l.To != nil {
 		head := fmt.Sprintf("%s from %s to %s UTC", counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
 		t.block(t.wrap(head, ""))
@@ -103,8 +100,6 @@ func (t *textReport) configuration(c *Configuration, letter string) {
 	t.zoneTable(zones)
 	if c.Denied > 0 {
 		t.timeline(c)
-		t.groups("PATH", c.ByPath)
-		t.groups("LOGGED STATUS", c.ByStatus)
 	}
 	for i := range zones {
 		if zones[i].Requests > 0 {
@@ -158,22 +153,6 @@ func (t *textReport) zoneTable(zones []Zone) {
 			terminal.Plain(zoneName(z)), numberCell(z.Requests), redIf(z.Denied), percentCell(z.Denied, z.Requests),
 			numberCell(z.Delayed), numberCell(z.Keys), numberCell(z.KeysDenied), percentCell(z.KeysDenied, z.Keys),
 		)
-	}
-	t.block(t.table(table))
-}
-
-// maxGroups is the largest number of paths in a text.
-const maxGroups = 10
-
-// groups adds a table of the groups with denied requests.
-func (t *textReport) groups(title string, groups []Group) {
-	table := terminal.NewTable(">DENIED", ">REQUESTS", ">SHARE", title)
-	shown := 0
-	for _, g := range groups {
-		if shown < maxGroups && g.Denied > 0 {
-			shown++
-			table.Add(redIf(g.Denied), numberCell(g.Requests), percentCell(g.Denied, g.Requests), terminal.Plain(terminal.Printable(g.Name)))
-		}
 	}
 	t.block(t.table(table))
 }

@@ -80,13 +80,8 @@ func (t *textReport) zoneFacts(z *Zone) string {
 	default:
 		add("", fmt.Sprintf("%s of them pass, because the zone is in shadow mode for their keys.", number(z.DeniedByShadow)))
 	}
-	if r := z.LongestRun; r != nil && r.Requests > 1 {
-		add("longest run", fmt.Sprintf("%s in a row, from %s to %s, of key %s",
-			counted(r.Requests, "denial"), t.instant(r.From), t.instant(r.To), keyText(r.Key)))
-	}
-	if q := z.Delay; q != nil {
-		add("delays", fmt.Sprintf("%s: half of them up to %s, 95%% up to %s, 99%% up to %s, the longest %s",
-			counted(z.Delayed, "request"), short(q.P50), short(q.P95), short(q.P99), short(q.Max)))
+	if z.Delayed > 0 {
+		add("delays", fmt.Sprintf("%s, the longest by %s", counted(z.Delayed, "request"), short(z.LongestDelay)))
 	}
 	if z.RequestsWithoutRoom > 0 {
 		add("max_keys", fmt.Sprintf("%s of keys beyond max_keys. The numbers of keys and the proposals leave them out.",

@@ -37,11 +37,11 @@ func Shop() *report.Report {
 	}
 	api.Keys, api.KeysDenied, login.Keys, login.KeysDenied, search.Keys = 1_284, 3, 2_310, 14, 4_052
 	api.Demand = []report.Demand{
-		demand(1, 40, 3, 11, 24, 61, 302, 388, 351, 171, 52, 18, 2),
-		demand(86400, 8190, 60, 700, 2600, 8190, 9, 22, 85, 130, 260, 301, 266, 120, 54, 22, 11, 3, 1),
+		demand(1, 40, 3, 11, 24, 61),
+		demand(86400, 8190, 60, 700, 2600, 8190),
 	}
-	login.Demand = []report.Demand{demand(60, 214, 2, 6, 14, 212, 1408, 512, 251, 98, 27, 8, 4, 2)}
-	search.Demand = []report.Demand{demand(60, 188, 4, 22, 61, 188, 702, 1130, 1012, 680, 361, 131, 30, 6)}
+	login.Demand = []report.Demand{demand(60, 214, 2, 6, 14, 212)}
+	search.Demand = []report.Demand{demand(60, 188, 4, 22, 61, 188)}
 	for i, n := range []int64{412, 164, 57} {
 		api.TopKeys = append(api.TopKeys, key(fmt.Sprintf("customer-%d", 7+31*i), 8190-int64(i)*1900, n, 11.2, 11.8,
 			61-int64(i)*9, 8190-int64(i)*1900))
@@ -52,8 +52,6 @@ func Shop() *report.Report {
 	login.TopKeys[2].Key = "2001:db8:4c::/64"
 	finish(api, login, search)
 	login.DeniedByBan = login.Denied / 3
-	login.LongestRun = &report.Run{Key: "203.0.113.9", Requests: 1204, From: at(20.1), To: at(20.9)}
-	api.LongestRun = &report.Run{Key: "customer-7", Requests: 38, From: at(11.4), To: at(11.402)}
 	api.Proposals = []report.Proposal{
 		proposal("token_bucket", "1s", "token_bucket 20 1s 40", api, 5, 100, 0.6, 0.14),
 		proposal("fixed_window", "24h", "fixed_window 50000 24h", api, 500, 60000, 0.9, 0.0009),
@@ -68,13 +66,6 @@ func Shop() *report.Report {
 	c := report.Configuration{
 		Name: "Caddyfile", Requests: requests + 4_310, Limited: requests, Denied: api.Denied + login.Denied,
 		BucketSeconds: bucket.Seconds(), Begins: &Begins, Zones: []report.Zone{*api, *login, *search},
-		ByPath: []report.Group{
-			group("/products", 148_203, 512), group("/search", search.Requests, 0), group("/login", login.Requests, login.Denied),
-			group("/cart", 16_004, 121), group("/", 4_310, 0),
-		},
-		ByStatus: []report.Group{
-			group("200", 201_455, 610), group("304", 20_120, 23), group("401", login.Denied+212, login.Denied), group("404", 803, 0),
-		},
 		Notes: []string{
 			"The log has no header X-Plan, so all requests have the default limits of plan in zone api. Log it with log_append.",
 			"The handler encode passes requests on without being simulated.",
@@ -153,15 +144,12 @@ func Empty() *report.Report {
 	}
 }
 
-// Odd has all that can go wrong with a page. Keys are long, are HTML, or change the direction of text. The
-// simulation was interrupted. There are a single bucket, zones without keys, and proposals without limits.
+// Odd has all that can go wrong with a page. Keys are long, are HTML, or change the direction of text. There are a single bucket, zones without keys, and proposals without limits.
 func Odd() *report.Report {
 	r := Shop()
-	r.Interrupted = true
 	r.Log.Files = []string{"<b>access</b>.log", strings.Repeat("very-long-name", 20) + ".log"}
 	c := &r.Configurations[0]
 	c.Name = `Caddy"file</title><script>alert(1)</script>`
-	c.ByPath = append(c.ByPath, group("/"+strings.Repeat("a", 63), 1, 1), group("/\u202egnp.exe", 1, 0))
 	odd := zone(`<img src=x onerror=alert(1)>`, []string{
 		"token_bucket 5 1s",
 		`plan "><script>: token_bucket 5 1s`,
@@ -169,16 +157,15 @@ func Odd() *report.Report {
 	add(odd, 900_000_000_000, 899_999_999_999)
 	finish(odd)
 	odd.Keys, odd.KeysDenied, odd.Shadow = 7, 7, true
-	odd.Delayed, odd.Delay = 12, &report.Quantiles{P50: 0.01, P95: 0.5, P99: 1.5, Max: 4000}
+	odd.Delayed, odd.LongestDelay = 12, 4000
 	odd.DeniedBySlots, odd.RequestsWithoutRoom = 3, 1_000_000
-	odd.Demand = []report.Demand{demand(1, 5, 1, 1, 1, 1, 7), {WindowSeconds: 86400 * 30, Quantiles: report.Quantiles{Max: 9e15}}}
+	odd.Demand = []report.Demand{demand(1, 5, 1, 1, 1, 1), {WindowSeconds: 86400 * 30, Quantiles: report.Quantiles{Max: 9e15}}}
 	for _, k := range []string{
 		"", `<script>alert("key")</script>`, strings.Repeat("W", 256), strings.Repeat("\u200b\u202e", 128),
 		"\u202eabc\u2066\x00\x1b[31m\xff", "مرحبا بالعالم", "a\tb\nc",
 	} {
 		odd.TopKeys = append(odd.TopKeys, key(k, 9_007_199_254_740_993, 9_007_199_254_740_992, 1, 2, 5_000_000_000, 7))
 	}
-	odd.LongestRun = &report.Run{Key: odd.TopKeys[4].Key, Requests: 1, From: at(1), To: at(1)}
 	odd.Proposals = []report.Proposal{
 		{Reason: "no limit denies at most <0.1%>"},
 		{Line: "token_bucket 5 1s", Current: "token_bucket 5 1s", Curve: []report.CurvePoint{{Events: 5, Line: "token_bucket 5 1s"}}},
@@ -236,9 +223,9 @@ func FromNothing() *report.Report {
 	}
 	z.Proposals[5].Next = nil
 	z.Demand = []report.Demand{
-		demand(1, 31, 1, 4, 9, 31, 2002, 1130, 612, 280, 28), demand(10, 92, 2, 11, 30, 92, 1402, 1130, 812, 480, 161, 60, 7),
-		z.Demand[0], demand(3600, 1188, 9, 122, 361, 1188, 302, 730, 1012, 880, 661, 331, 88, 48),
-		demand(86400, 4188, 12, 322, 961, 4188, 202, 630, 912, 880, 761, 431, 138, 88, 10),
+		demand(1, 31, 1, 4, 9, 31), demand(10, 92, 2, 11, 30, 92),
+		z.Demand[0], demand(3600, 1188, 9, 122, 361, 1188),
+		demand(86400, 4188, 12, 322, 961, 4188),
 	}
 	c.Zones = []report.Zone{z}
 	return r
@@ -269,27 +256,14 @@ func finish(zones ...*report.Zone) {
 	}
 }
 
-func group(name string, requests, denied int64) report.Group {
-	return report.Group{Name: name, Bucket: report.Bucket{Requests: requests, Denied: denied}}
-}
-
 func at(hour float64) time.Time { return Begins.Add(time.Duration(hour * float64(time.Hour))) }
 
 func key(name string, requests, denied int64, first, last float64, peaks ...int64) report.Key {
 	return report.Key{Key: name, Requests: requests, Denied: denied, Peaks: peaks, First: at(first), Last: at(last)}
 }
 
-// demand has the numbers of keys by step, of which the last one is the step of the most.
-func demand(window, peak, p50, p95, p99, maximum float64, keys ...int64) report.Demand {
+func demand(window, peak, p50, p95, p99, maximum float64) report.Demand {
 	d := report.Demand{WindowSeconds: window, Quantiles: report.Quantiles{P50: p50, P95: p95, P99: p99, Max: max(peak, maximum)}}
-	upTo := int64(1)
-	for i, n := range keys {
-		d.Histogram = append(d.Histogram, report.Step{UpTo: upTo, Keys: n})
-		upTo = upTo * 2
-		if i%3 == 1 {
-			upTo += upTo / 4
-		}
-	}
 	return d
 }
 

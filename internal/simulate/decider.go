@@ -32,8 +32,8 @@ type Decider struct {
 
 	now       algorithms.Micros // never goes back
 	events    agenda.Agenda[event]
-	capacity  int       // for further requests whose end is awaited
-	free      []*flight // to be used again
+	capacity  int            // for further requests whose end is awaited
+	free      []*openRequest // to be used again
 	slots     *lines.Slots
 	policies  []lines.Policy // by the index of the zone
 	nextSweep algorithms.Micros
@@ -90,9 +90,9 @@ func (d *Decider) Decide(v *Visit) {
 	}
 	d.advance(max(v.Arrival(), d.now))
 	d.sweep()
-	f := d.newFlight(v)
-	d.proceed(f)
-	d.recycle(f)
+	o := d.newRequest(v)
+	d.proceed(o)
+	d.recycle(o)
 }
 
 // Finish decides the requests that still wait, and ends all requests. The Decider must not be used
@@ -134,8 +134,8 @@ func (d *Decider) advance(to algorithms.Micros) {
 
 // event is something that will happen to a request.
 type event struct {
-	kind   eventKind
-	flight *flight
+	kind    eventKind
+	request *openRequest
 }
 
 type eventKind uint8
@@ -147,9 +147,9 @@ const (
 )
 
 // schedule adds an event at an instant. An instant in the past stands for now.
-func (d *Decider) schedule(at algorithms.Micros, kind eventKind, f *flight) {
-	f.events++
-	d.events.Add(max(at, d.now), event{kind, f})
+func (d *Decider) schedule(at algorithms.Micros, kind eventKind, o *openRequest) {
+	o.events++
+	d.events.Add(max(at, d.now), event{kind, o})
 }
 
 // handleNext carries out the next event. There must be one.
@@ -159,14 +159,14 @@ func (d *Decider) handleNext() {
 	switch e.kind {
 	case eventEnd:
 		d.capacity++
-		d.end(e.flight)
+		d.end(e.request)
 	case eventPass:
-		d.endDelay(e.flight)
+		d.endDelay(e.request)
 	case eventLook:
-		d.look(e.flight, at)
+		d.look(e.request, at)
 	}
-	e.flight.events--
-	d.recycle(e.flight)
+	e.request.events--
+	d.recycle(e.request)
 }
 
 // sweep drops expired budgets from the store once in a while.
@@ -179,9 +179,9 @@ func (d *Decider) sweep() {
 }
 
 // take lets the store decide the handler at which the request is.
-func (d *Decider) take(f *flight) (allowed bool) {
+func (d *Decider) take(o *openRequest) (allowed bool) {
 	// The error would be about run-time overrides, and the store has none.
-	allowed, _ = d.store.TakeAt(context.Background(), d.now, f.handlerVisit().Requests)
+	allowed, _ = d.store.TakeAt(context.Background(), d.now, o.handlerVisit().Requests)
 	return allowed
 }
 

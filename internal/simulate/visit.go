@@ -59,21 +59,7 @@ type Zone struct {
 type LimitSet struct {
 	Name   string // empty for the limits of all keys, "plan gold" or "override 203.0.113.7"
 	Limits []*algorithms.Limit
-	Open   bool // limits are to be proposed from nothing, see [NewLimitSet]
-}
-
-// NewLimitSet returns the limits of some keys. The limit of [OpenLine] makes the set open, and is
-// not part of Limits.
-func NewLimitSet(name string, limits []*algorithms.Limit) LimitSet {
-	set := LimitSet{Name: name}
-	for _, l := range limits {
-		if isOpen(l) {
-			set.Open = true
-		} else {
-			set.Limits = append(set.Limits, l)
-		}
-	}
-	return set
+	Open   bool // limits are to be proposed from nothing
 }
 
 // Visit is a logged request, and the rate_limit handlers that it meets.

@@ -28,7 +28,7 @@ type configuration struct {
 	statuses  map[int]bool // of denials by the zones, besides 429
 	maxKeys   int64
 	notes     *notes
-	silences  []*silence // by the index of the zone
+	leftOut   []*leftOut // by the index of the zone
 	walks     sync.Pool  // of *loggedWalk
 }
 

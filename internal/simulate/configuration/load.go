@@ -22,6 +22,14 @@ import (
 // the routes of the http app, and the rate_limit app. It provisions matchers, rate_limit handlers and
 // the handlers that change requests. No app is started. The zones with the names in without are left out.
 func Load(config []byte, without ...string) (simulate.Configuration, error) {
+	s, err := load(config)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.exclude(without)
+}
+
+func load(config []byte) (*configuration, error) {
 	var c struct {
 		Apps map[string]json.RawMessage `json:"apps"`
 	}
@@ -66,14 +74,14 @@ func Load(config []byte, without ...string) (simulate.Configuration, error) {
 	} else if len(hosts) > 0 {
 		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: log the host, too, such as $host of nginx"
 	}
-	s.silences = make([]*silence, len(s.zones.all))
+	s.leftOut = make([]*leftOut, len(s.zones.all))
 	for _, h := range l.handlers {
 		for _, z := range h.Zones {
 			s.statuses[z.Status] = true
-			s.silences[s.zones.index[z]] = newSilence(z)
+			s.leftOut[s.zones.index[z]] = newLeftOut(z)
 		}
 	}
-	return s, s.exclude(without)
+	return s, nil
 }
 
 // findNull returns an error if a server or a named route is null in JSON.

@@ -44,14 +44,11 @@ type loggedWalk struct {
 	prepared      caddy.ReplacerFunc // the placeholders that Caddy prepares
 	vars          map[string]any
 	initialVars   map[string]any
-	groups        map[string]struct{} // the groups of routes that the request has passed
+	groups        map[string]struct{} // the groups of routes that requests pass; nil if the routes have none
 	response      routes.UnsentResponse
 	tls           tls.ConnectionState
 	stateRoom     []*limiter.State
 }
-
-// routeGroups is the key of the groups in the context of a request.
-const routeGroups = caddy.CtxKey("route_group")
 
 func newLoggedWalk(c *configuration) *loggedWalk {
 	w := &loggedWalk{configuration: c, response: routes.UnsentResponse{Fields: make(http.Header)}}
@@ -63,7 +60,6 @@ func newLoggedWalk(c *configuration) *loggedWalk {
 	w.request = caddyhttp.PrepareRequest(r, replacer, &w.response, new(caddyhttp.Server))
 	ctx := w.request.Context()
 	w.vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
-	w.groups, _ = ctx.Value(routeGroups).(map[string]struct{})
 	w.blank = *w.request.WithContext(walkContext{w.walk.Context(ctx), w})
 	w.initialVars = maps.Clone(w.vars)
 	return w
@@ -87,7 +83,11 @@ func (c walkContext) Value(key any) any {
 		logged := c.walk.logged
 		return http.Request{Method: logged.Method, URL: &c.walk.original, RequestURI: logged.URI, RemoteAddr: c.walk.remoteAddr()}
 	}
-	return c.Context.Value(key)
+	value := c.Context.Value(key)
+	if groups, is := value.(map[string]struct{}); is { // which Caddy has under a key of its own
+		c.walk.groups = groups
+	}
+	return value
 }
 
 // walkAddress is the address at which the server of a walk listens. A log doesn't have the address of the

@@ -76,7 +76,7 @@ func (s *zones) add(group []*limiter.Zone) {
 		made.Sets = made.Sets[:0]
 		for i, set := range z.Sets() {
 			s.sets[set.LimitSet] = i
-			made.Sets = append(made.Sets, simulate.NewLimitSet(strings.TrimSpace(set.Option+" "+set.Value), set.Limits))
+			made.Sets = append(made.Sets, simulate.LimitSet{Name: strings.TrimSpace(set.Option + " " + set.Value), Limits: set.Limits})
 		}
 	}
 	s.all = append(s.all, made)

@@ -15,10 +15,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
-// zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.
+// zonePreface and zoneEnd are the Caddyfile around the text of the zone. A zone must have a limit, so its end has one that
+// no log reaches. The number of lines of the preface is zonePrefaceLines.
 const (
 	zonePreface = ":80 {\n\trate_limit {\n\t\tzone " + simulate.ZoneName + " {\n"
-	zoneEnd     = "\n\t\t\t" + simulate.OpenLine + "\n\t\t}\n\t}\n}\n"
+	zoneEnd     = "\n\t\t\tfixed_window 1000000000000000 24h\n\t\t}\n\t}\n}\n"
 	zoneFile    = "--zone"
 )
 
@@ -26,8 +27,8 @@ var zonePrefaceLines = strings.Count(zonePreface, "\n")
 
 // LoadZone loads a site that serves every request, and has one zone with the given options, in the syntax of a Caddyfile.
 // For example, "key {client_ip}" is the text of a zone. The options are on separate lines, or separated by a semicolon
-// between spaces. Limits of the text are kept. The zone also has a limit that no log reaches. It makes
-// [simulate.Proposer] propose limits from nothing; see [simulate.NewLimitSet]. Errors name the flag --zone.
+// between spaces. Limits of the text are kept, and the set of
+// limits is open. Errors name the flag --zone.
 //
 // The program must have Caddy's adapter for Caddyfiles, and the directive rate_limit.
 func LoadZone(text string) (simulate.Configuration, error) {
@@ -46,10 +47,12 @@ func LoadZone(text string) (simulate.Configuration, error) {
 	if config, err = serveEveryPort(config); err != nil {
 		return nil, err
 	}
-	c, err := Load(config)
+	c, err := load(config)
 	if err != nil {
 		return nil, zoneError(err, 1)
 	}
+	set := &c.zones.all[0].Sets[0]
+	set.Limits, set.Open = set.Limits[:len(set.Limits)-1], true // without the limit of zoneEnd
 	return c, nil
 }
 

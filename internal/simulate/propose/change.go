@@ -57,5 +57,5 @@ func (s *search) deniedBy(j *judged, key uint32) int64 {
 	if j == nil || j.admits >= s.peaks[key] {
 		return 0
 	}
-	return s.deniedTo(key, j.replay()).requests
+	return s.deniedTo(key, newLimitReplay(j.limit, s.candidates.maxWait)).requests
 }

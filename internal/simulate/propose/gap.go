@@ -94,11 +94,11 @@ func (s *search) measureGap(r run) *gap {
 
 // reportGap returns a gap with a limit in its middle.
 func (s *search) reportGap(current *judged, g *gap) *report.Gap {
-	r, ok := atMost(s.ladder, middleOf(g.least.events, g.largest.events))
+	r, ok := s.candidates.atMost(middleOf(g.least.events, g.largest.events))
 	if !ok || r.events < g.least.events {
-		r = g.least.rung
+		r = g.least.candidate
 	}
-	middle := &s.judgeAll([]*rung{r})[0]
+	middle := &s.judgeAll([]*candidate{r})[0]
 	return &report.Gap{Least: *s.point(&g.least), Largest: *s.point(&g.largest), Middle: *s.point(middle), Change: *s.change(current, middle)}
 }
 

@@ -25,7 +25,7 @@ func (r *Recorder) proposeFromNothing(zone *recordedZone, recorded *stream) []re
 	var proposals []report.Proposal
 	// ask proposes one of the limits with these numbers of events.
 	ask := func(quota func(events int64) algorithms.Quota, highest int64) (p report.Proposal) {
-		q := r.question(recorded, &limitLadder{
+		q := r.question(recorded, &candidates{
 			quota: quota, maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: recorded.maxCharge(),
 		})
 		q.points = pointsFromNothing

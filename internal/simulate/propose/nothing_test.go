@@ -17,9 +17,6 @@ const (
 	hour   = 60 * minute
 )
 
-// open is the limit of OpenLine.
-var open = algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000_000_000_000, Window: 24 * hour}
-
 // From nothing, a sliding window of every length is proposed, and token buckets with the least rate. None of
 // them denies more than the share, by a real store.
 func TestProposalsFromNothing(t *testing.T) {
@@ -28,7 +25,7 @@ func TestProposalsFromNothing(t *testing.T) {
 		log := drawLog(r, 300, 20, algorithms.Binary, r.IntN(2) == 0)
 		delay := []algorithms.Micros{0, second}[r.IntN(2)]
 		own := newLimit(t, algorithms.Quota{Algorithm: "gcra", Events: 2, Window: second})
-		set := simulate.NewLimitSet("", []*algorithms.Limit{own, newLimit(t, open)})
+		set := simulate.LimitSet{Limits: []*algorithms.Limit{own}, Open: true}
 		zone := simulate.Zone{Name: simulate.ZoneName, Sets: []simulate.LimitSet{set}, MaxDelay: delay}
 		target := Target{Requests: r.IntN(2) == 0, Share: 50_000_000}
 		all := record(t, log, zone).proposeFor(target)

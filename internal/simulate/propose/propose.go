@@ -4,6 +4,7 @@ package propose
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
@@ -13,8 +14,8 @@ import (
 // Target returns the share that a proposed limit may deny, as [ParseTarget] reads it.
 func (r *Recorder) Target() string { return r.target.String() }
 
-// Propose adds proposals for the limits of each zone to a report. First come the proposals for the sets of
-// limits in their order, and then the one for concurrency.
+// Propose adds proposals for the limits of each zone to a report. They are in the order of the
+// sets of limits.
 //
 // Each limit is proposed on its own, as if the zone had no other. A proposal has the algorithm, the
 // window and the options of the present limit. Its burst and its initial change in proportion to its
@@ -72,9 +73,6 @@ func (r *Recorder) proposeForZone(zone *recordedZone) (proposals []report.Propos
 			Reason: fmt.Sprintf("limits are proposed for the first %d plans and overrides in the log", maxSets),
 		})
 	}
-	if zone.Concurrency > 0 {
-		proposals = append(proposals, r.proposeSlots(zone))
-	}
 	return proposals
 }
 
@@ -84,13 +82,17 @@ func (r *Recorder) proposeForLimit(zone *recordedZone, set simulate.LimitSet, l 
 	if p.Reason == "" && zone.VariesBurst && l.Scalable() {
 		p.Reason = "the option factor gives each request another burst"
 	}
-	if p.Reason == "" && l.Algorithm().Calendar {
+	switch name := l.Algorithm().Name; {
+	case p.Reason != "":
+	case l.Algorithm().Calendar:
 		p.Reason = "a calendar is what was sold, not what the log shows"
+	case !slices.Contains(provenAlgorithms, name):
+		p.Reason = "simulate proposes no limits of the algorithm " + name
 	}
 	if p.Reason != "" {
 		return p
 	}
-	q := r.question(recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
+	q := r.question(recorded, candidatesLike(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
 	q.current = l.Events
 	q.fill(&p)
 	if p.Line == "" {
@@ -110,23 +112,10 @@ func (s *stream) whyNone() string {
 	return ""
 }
 
-// proposeSlots returns the proposal for the number of requests in flight.
-func (r *Recorder) proposeSlots(zone *recordedZone) report.Proposal {
-	p := report.Proposal{Current: fmt.Sprintf("concurrency %d", zone.Concurrency)}
-	if zone.all == nil {
-		p.Reason = "the log has no request of this zone"
-		return p
-	}
-	q := r.question(zone.all, slotsLadder{zone.MaxDelay})
-	q.current = zone.Concurrency
-	q.fill(&p)
-	return p
-}
-
-func (r *Recorder) question(recorded *stream, l ladder) *question {
-	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, workers: r.workers, least: 1}
-	if _, ok := l.(*limitLadder); ok && recorded.minCost > 1 && recorded.usual != algorithms.Nary {
-		q.least = l.admitting(recorded.minCost) / 2
+func (r *Recorder) question(recorded *stream, c *candidates) *question {
+	q := &question{stream: recorded, candidates: c, target: r.target, points: curvePoints, workers: r.workers, least: 1}
+	if recorded.minCost > 1 && recorded.usual != algorithms.Nary {
+		q.least = c.admitting(recorded.minCost) / 2
 	}
 	return q
 }

@@ -228,9 +228,9 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 		}
 		p := proposals["zone"][0]
 		where := fmt.Sprintf("seed %d, %v, %v, delay %d, target %v: %s", seed, l, mode, maxWait, target, p.Line)
-		ladder, byStore := ladderOf(l, maxWait, algorithms.MaxWork, maxCost), newReplayStore()
+		candidates, byStore := candidatesLike(l, maxWait, algorithms.MaxWork, maxCost), newReplayStore()
 		decide := func(events int64) (denied, total tally) {
-			return byStore.denied(t, log, newLimit(t, ladder.quota(events)), maxWait)
+			return byStore.denied(t, log, newLimit(t, candidates.quota(events)), maxWait)
 		}
 		for _, point := range p.Curve { // what is skipped in the replay denies nothing
 			denied, total := decide(point.Events)
@@ -301,76 +301,13 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 	}
 }
 
-// slotsDenied decides a log by the number of slots, in the dumbest way.
-func slotsDenied(log []zoneRequest, slots int, maxWait algorithms.Micros) (denied, total tally) {
-	ends, deniedKeys := map[string][]algorithms.Micros{}, map[string]bool{}
-	for _, e := range log {
-		var inFlight []algorithms.Micros // and in line
-		for _, end := range ends[e.key] {
-			if end > e.at {
-				inFlight = append(inFlight, end)
-			}
-		}
-		slices.Sort(inFlight)
-		starts := e.at
-		if n := len(inFlight); n >= slots { // the request's turn comes when all but slots-1 have ended
-			starts = inFlight[n-slots]
-		}
-		ends[e.key] = inFlight
-		if starts-e.at > maxWait {
-			denied.requests++
-			deniedKeys[e.key] = true
-			continue
-		}
-		ends[e.key] = append(inFlight, max(e.end, e.at)+starts-e.at)
-	}
-	denied.keys = int64(len(deniedKeys))
-	return denied, tally{requests: int64(len(log)), keys: int64(len(ends))}
-}
-
-func TestProposalsOfConcurrency(t *testing.T) {
-	for seed := range seedtest.Cases(t, uint64(200)) {
-		r := rand.New(rand.NewPCG(seed, 17))
-		log := drawLog(r, 100, 4, algorithms.Binary, r.IntN(2) == 0)
-		maxWait := []algorithms.Micros{0, 500_000}[r.IntN(2)]
-		target := Target{Requests: r.IntN(2) == 0, Share: []int64{0, 50_000_000, 300_000_000}[r.IntN(3)]}
-		zone := simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{}, {Name: "plan gold"}}, Concurrency: 3, MaxDelay: maxWait}
-		for i := range log {
-			log[i].set = r.IntN(2) // all sets share the slots
-			if r.IntN(10) == 0 {
-				log[i].end = log[i].at - 7 // by a clock that was set back
-			}
-		}
-		proposals := record(t, log, zone).proposeFor(target)
-		if len(proposals["zone"]) != 1 {
-			t.Fatalf("seed %d: %v", seed, proposals)
-		}
-		p := proposals["zone"][0]
-		least := 1
-		for ; ; least++ {
-			if denied, total := slotsDenied(log, least, maxWait); target.allows(denied, total) {
-				if want := fmt.Sprint("concurrency ", least); p.Line != want || p.DeniedRequests != denied.requests || p.Current != "concurrency 3" {
-					t.Fatalf("seed %d: %+v, want %s, which denies %+v", seed, p, want, denied)
-				}
-				break
-			}
-		}
-		for _, point := range p.Curve {
-			if denied, total := slotsDenied(log, int(point.Events), maxWait); point.KeyShare != float64(denied.keys)/float64(total.keys) ||
-				point.RequestShare != float64(denied.requests)/float64(total.requests) {
-				t.Fatalf("seed %d: the curve has %+v, want %+v of %+v", seed, point, denied, total)
-			}
-		}
-	}
-}
-
 // The answer is the same for any number of goroutines.
 func TestProposalsAreDeterministic(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	log := drawLog(r, 5000, 750, algorithms.Binary, true)
 	log = append(log, drawLog(r, 1000, 1, algorithms.Binary, false)...)
 	slices.SortStableFunc(log, func(a, b zoneRequest) int { return cmp.Compare(a.at, b.at) })
-	zone := simulate.Zone{Name: "zone", Concurrency: 2, Sets: []simulate.LimitSet{
+	zone := simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{
 		{Limits: []*algorithms.Limit{
 			newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 3, Window: 1_000_000, Burst: 9}),
 			newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 100, Window: 60_000_000}),
@@ -397,7 +334,7 @@ func TestProposalsAreDeterministic(t *testing.T) {
 			t.Errorf("with %d goroutines\n%+v\nwant\n%+v", workers, got, want)
 		}
 	}
-	if len(want["zone"]) != 4 {
+	if len(want["zone"]) != 3 {
 		t.Errorf("%d proposals", len(want["zone"]))
 	}
 }

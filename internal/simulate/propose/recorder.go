@@ -30,7 +30,6 @@ type recordedZone struct {
 	simulate.Zone
 	keys keytable.Table[recordedKey]
 	sets []*stream // as Zone.Sets; nil where nothing is recorded
-	all  *stream   // of all sets, for concurrency; nil where nothing is recorded
 	// unproposedSets are the sets beyond maxSets that had requests.
 	unproposedSets map[int]struct{}
 	recordedSets   int
@@ -103,18 +102,9 @@ func (r *Recorder) record(d *simulate.Decided, z *simulate.DecidedZone, deniedLa
 	case z.Settled && !d.WasDenied && z.TrueCost != z.Cost:
 		e.settled, e.trueCost = true, z.TrueCost
 	}
-	set := zone.stream(z.Set)
-	if zone.Concurrency > 0 {
-		if zone.all == nil {
-			zone.all = &stream{zone: zone, set: allSets}
-		}
-		zone.all.count(number, &e)
-	}
-	if set != nil {
+	if set := zone.stream(z.Set); set != nil {
 		set.count(number, &e)
-	}
-	if set != nil || zone.Concurrency > 0 {
-		key.requests.add(z.Set, &e, zone.Concurrency > 0)
+		key.requests.add(z.Set, &e)
 	}
 }
 

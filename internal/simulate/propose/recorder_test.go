@@ -19,16 +19,13 @@ func TestEncodedRequests(t *testing.T) {
 	for range 1000 {
 		at += r.Int64N(1000) * r.Int64N(1e9)
 		e := request{at: at, end: at, cost: r.Int64N(3), mode: algorithms.Mode(r.IntN(4))}
-		withEnd := r.IntN(2) == 0
 		if e.cost == 2 {
 			e.settled, e.trueCost = true, r.Int64N(1e12)
-		}
-		if withEnd || e.settled {
 			e.end += r.Int64N(1e9)
 		}
 		set := r.IntN(2) * r.IntN(2000)
-		encoded.add(set, &e, withEnd)
-		want[set], want[allSets] = append(want[set], e), append(want[allSets], e)
+		encoded.add(set, &e)
+		want[set] = append(want[set], e)
 	}
 	for set, requests := range want {
 		i := 0
@@ -47,10 +44,10 @@ func TestEncodedRequests(t *testing.T) {
 // A request that comes late counts at the instant of the request before it.
 func TestRecorderKeepsTheOrder(t *testing.T) {
 	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
-	zone := simulate.Zone{Name: "zone", Concurrency: 1, Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{limit}}}}
-	log := []zoneRequest{{key: "k", request: request{at: 20, end: 30, cost: 1}}, {key: "k", request: request{at: 10, end: 15, cost: 1}}}
+	zone := simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{limit}}}}
+	log := []zoneRequest{{key: "k", request: request{at: 20, end: 20, cost: 1}}, {key: "k", request: request{at: 10, end: 15, cost: 1}}}
 	var got []request
-	record(t, log, zone).zones[0].all.each(0, func(e request) { got = append(got, e) })
+	record(t, log, zone).zones[0].sets[0].each(0, func(e request) { got = append(got, e) })
 	if want := []request{log[0].request, {at: 20, end: 20, cost: 1}}; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -5,14 +5,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/agenda"
 )
 
-// replay decides the requests of one key after the other by one limit.
-type replay interface {
-	reset() // begins the next key
-	// denies decides a request. Requests come in the order of their instants.
-	denies(e request) bool
-}
-
-// limitReplay decides as a store does that has only this limit.
+// limitReplay decides the requests of one key after the other, as a store does that has only this limit.
 type limitReplay struct {
 	limit   *algorithms.Limit
 	maxWait algorithms.Micros
@@ -35,11 +28,13 @@ func newLimitReplay(l *algorithms.Limit, maxWait algorithms.Micros) *limitReplay
 	return &limitReplay{limit: l, maxWait: maxWait}
 }
 
+// reset begins the next key.
 func (r *limitReplay) reset() {
 	r.state, r.expires = algorithms.State{}, 0
 	r.settle.Clear()
 }
 
+// denies decides a request. Requests come in the order of their instants.
 func (r *limitReplay) denies(e request) bool {
 	for r.settle.Len() > 0 && r.settle.First() <= e.at {
 		r.correct()
@@ -93,28 +88,4 @@ func (r *limitReplay) correct() {
 	if s.further > 0 {
 		r.take(at, algorithms.Force, s.further, 0)
 	}
-}
-
-// slotsReplay decides by the number of requests in flight. A request without a free slot waits for up
-// to maxWait. Requests wait in line, so a slot goes to the request that has waited longest.
-type slotsReplay struct {
-	slots   int
-	maxWait algorithms.Micros
-	ends    agenda.Agenda[struct{}] // of the requests that have a slot
-}
-
-func (r *slotsReplay) reset() { r.ends.Clear() }
-
-func (r *slotsReplay) denies(e request) bool {
-	wait := algorithms.Micros(0)
-	switch {
-	case r.ends.Len() < r.slots:
-	case r.ends.First() > e.at+r.maxWait:
-		return true
-	default:
-		free, _ := r.ends.Pop()
-		wait = max(free-e.at, 0)
-	}
-	r.ends.Add(e.end+wait, struct{}{})
-	return false
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
-// question asks which limit of a ladder denies at most a share of recorded requests.
+// question asks which of the candidates denies at most a share of recorded requests.
 type question struct {
-	stream  *stream
-	ladder  ladder
-	target  Target
-	points  int   // about how many points the curve has
-	current int64 // the events of the present limit; 0 if there is none
+	stream     *stream
+	candidates *candidates
+	target     Target
+	points     int   // about how many points the curve has
+	current    int64 // the events of the present limit; 0 if there is none
 	// least is the least number of events with which anything can pass.
 	least int64
 	// highest, if not 0, is the largest number of events worth proposing.
@@ -33,11 +33,11 @@ func (t *tally) add(other tally) { t.requests, t.keys = t.requests+other.request
 
 // judged is a limit, and what it denies.
 type judged struct {
-	*rung
+	*candidate
 	denied tally
 }
 
-// fill answers the question with a proposal. It first judges limits all over the ladder, and then between the
+// fill answers the question with a proposal. It first judges some of all candidates, and then between the
 // last one that denies too much and the first one that doesn't. If all deny too much, the proposal has no line.
 func (q *question) fill(p *report.Proposal) {
 	s := &search{question: q, peaks: make([]int64, q.stream.zone.keys.Len())}
@@ -95,41 +95,41 @@ type search struct {
 
 // grid returns the limits of the curve: from one that denies nearly everybody to one that denies nobody,
 // in equal ratios, and the current one.
-func (s *search) grid() (rungs []*rung) {
-	first, ok := atLeast(s.ladder, 1)
+func (s *search) grid() (limits []*candidate) {
+	first, ok := s.candidates.atLeast(1)
 	if !ok {
 		return nil
 	}
-	rungs = append(rungs, first)
-	top := s.ladder.admitting(max(s.highest, 1))
+	limits = append(limits, first)
+	top := s.candidates.admitting(max(s.highest, 1))
 	if s.question.highest > 0 {
 		top = s.question.highest
 	}
-	last, ok := atLeast(s.ladder, top)
+	last, ok := s.candidates.atLeast(top)
 	if !ok {
-		if last, ok = atMost(s.ladder, top); !ok {
-			return rungs
+		if last, ok = s.candidates.atMost(top); !ok {
+			return limits
 		}
 	}
 	low := float64(min(max(s.least, 1), last.events))
 	ratio := math.Pow(float64(last.events)/low, 1/float64(s.points-1))
 	for i := range s.points {
 		at := int64(low * math.Pow(ratio, float64(i)))
-		if r, ok := atMost(s.ladder, min(at, last.events)); ok {
-			rungs = append(rungs, r)
+		if r, ok := s.candidates.atMost(min(at, last.events)); ok {
+			limits = append(limits, r)
 		}
 	}
-	rungs = append(rungs, last)
-	if r, ok := s.ladder.rung(s.current); s.current > 0 && ok {
-		rungs = append(rungs, r)
+	limits = append(limits, last)
+	if r, ok := s.candidates.with(s.current); s.current > 0 && ok {
+		limits = append(limits, r)
 	}
-	return inOrder(rungs)
+	return inOrder(limits)
 }
 
 // inOrder sorts limits by their events, and drops repeated ones.
-func inOrder(rungs []*rung) []*rung {
-	slices.SortFunc(rungs, func(a, b *rung) int { return cmp.Compare(a.events, b.events) })
-	return slices.CompactFunc(rungs, func(a, b *rung) bool { return a.events == b.events })
+func inOrder(limits []*candidate) []*candidate {
+	slices.SortFunc(limits, func(a, b *candidate) int { return cmp.Compare(a.events, b.events) })
+	return slices.CompactFunc(limits, func(a, b *candidate) bool { return a.events == b.events })
 }
 
 // extend adds larger limits to the curve, while the largest one denies too much, and larger ones deny
@@ -137,34 +137,34 @@ func inOrder(rungs []*rung) []*rung {
 func (s *search) extend(curve []judged) []judged {
 	const factor, tries = 8, 14
 	for range tries {
-		if s.question.highest > 0 || len(curve) == 0 || !s.ladder.endless() {
+		if s.question.highest > 0 || len(curve) == 0 || !s.candidates.isEndless() {
 			return curve
 		}
 		last := curve[len(curve)-1]
-		if s.target.allows(last.denied, s.total) || last.events > s.ladder.largest()/factor {
+		if s.target.allows(last.denied, s.total) || last.events > largestEvents/factor {
 			return curve
 		}
-		r, ok := atMost(s.ladder, last.events*factor)
+		r, ok := s.candidates.atMost(last.events * factor)
 		if !ok || r.events <= last.events {
 			return curve
 		}
-		curve = append(curve, s.judgeAll([]*rung{r})...)
+		curve = append(curve, s.judgeAll([]*candidate{r})...)
 	}
 	return curve
 }
 
-// narrow returns two adjacent limits of the ladder between a and b. Like b, the second one denies few enough. Like a,
+// narrow returns two adjacent candidates between a and b. Like b, the second one denies few enough. Like a,
 // the first one doesn't.
 func (s *search) narrow(a, b judged, fewEnough func(judged) bool) (below, chosen *judged) {
 	const parts = 8
 	from := a.events // no limit is left from here down to a
 	for b.events-from > 1 {
-		var between []*rung
+		var between []*candidate
 		width := max((b.events-from)/parts, 1)
 		reached := from
 		for n := from + width; n < b.events && len(between) < parts; n += width {
 			reached = n
-			if r, ok := atMost(s.ladder, n); ok && r.events > from {
+			if r, ok := s.candidates.atMost(n); ok && r.events > from {
 				between = append(between, r)
 			}
 		}
@@ -191,7 +191,7 @@ func (s *search) narrow(a, b judged, fewEnough func(judged) bool) (below, chosen
 func (s *search) measure() {
 	var mu sync.Mutex
 	s.eachBucket(1, func(bucket, _ int) {
-		meter := s.ladder.meter()
+		meter := s.candidates.meter()
 		var total tally
 		highest := int64(0)
 		for key := range s.keysOf(bucket) {
@@ -213,18 +213,18 @@ func (s *search) measure() {
 }
 
 // judgeAll counts what limits deny.
-func (s *search) judgeAll(rungs []*rung) []judged {
-	all := make([]judged, len(rungs))
-	for i, r := range rungs {
-		all[i].rung = r
+func (s *search) judgeAll(limits []*candidate) []judged {
+	all := make([]judged, len(limits))
+	for i, r := range limits {
+		all[i].candidate = r
 	}
 	var mu sync.Mutex
-	s.eachBucket(len(rungs), func(bucket, part int) {
-		for i := part; i < len(rungs); i += s.parts(bucket, len(rungs)) {
-			replay := rungs[i].replay()
+	s.eachBucket(len(limits), func(bucket, part int) {
+		for i := part; i < len(limits); i += s.parts(bucket, len(limits)) {
+			replay := newLimitReplay(limits[i].limit, s.candidates.maxWait)
 			var denied tally
 			for key := range s.keysOf(bucket) {
-				if rungs[i].admits < s.peaks[key] {
+				if limits[i].admits < s.peaks[key] {
 					denied.add(s.deniedTo(key, replay))
 				}
 			}
@@ -237,7 +237,7 @@ func (s *search) judgeAll(rungs []*rung) []judged {
 }
 
 // deniedTo counts what a limit denies to one key.
-func (s *search) deniedTo(key uint32, r replay) (denied tally) {
+func (s *search) deniedTo(key uint32, r *limitReplay) (denied tally) {
 	r.reset()
 	s.stream.each(key, func(e request) {
 		if r.denies(e) {

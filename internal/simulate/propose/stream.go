@@ -9,7 +9,7 @@ import (
 // request is a request as a limit sees it.
 type request struct {
 	at   algorithms.Micros
-	end  algorithms.Micros // of the response, if the limit needs to know
+	end  algorithms.Micros // of the response, if the request is settled
 	cost int64
 	mode algorithms.Mode
 	// settled reports whether the charge becomes trueCost when the response ends.
@@ -37,22 +37,18 @@ type encodedRequests struct {
 
 const (
 	costFlag    = 1 << iota // the cost is not 1
-	endFlag                 // the limit needs to know the end
-	settledFlag             // has a true cost
+	settledFlag             // has an end and a true cost
 
-	modeShift = 3
+	modeShift = 2
 	modeMask  = 3
-	setShift  = 5
+	setShift  = 4
 )
 
 // add adds a request to a set.
-func (s *encodedRequests) add(set int, e *request, withEnd bool) {
+func (s *encodedRequests) add(set int, e *request) {
 	head := uint64(set)<<setShift | uint64(e.mode)<<modeShift
 	if e.cost != 1 {
 		head |= costFlag
-	}
-	if withEnd || e.settled {
-		head |= endFlag
 	}
 	if e.settled {
 		head |= settledFlag
@@ -62,16 +58,14 @@ func (s *encodedRequests) add(set int, e *request, withEnd bool) {
 	if head&costFlag != 0 {
 		b = binary.AppendUvarint(b, uint64(e.cost))
 	}
-	if head&endFlag != 0 {
-		b = binary.AppendUvarint(b, uint64(e.end-e.at))
-	}
 	if head&settledFlag != 0 {
+		b = binary.AppendUvarint(b, uint64(e.end-e.at))
 		b = binary.AppendUvarint(b, uint64(e.trueCost))
 	}
 	s.bytes, s.last = b, e.at
 }
 
-// each calls yield with every request of a set, or of all sets.
+// each calls yield with every request of a set.
 func (s *encodedRequests) each(set int, yield func(e request)) {
 	rest, at := s.bytes, algorithms.Micros(0)
 	next := func() uint64 {
@@ -86,22 +80,17 @@ func (s *encodedRequests) each(set int, yield func(e request)) {
 		if head&costFlag != 0 {
 			e.cost = int64(next())
 		}
-		if head&endFlag != 0 {
-			e.end += int64(next())
-		}
 		if head&settledFlag != 0 {
+			e.end += int64(next())
 			e.settled, e.trueCost = true, int64(next())
 		}
-		if set == allSets || set == int(head>>setShift) {
+		if set == int(head>>setShift) {
 			yield(e)
 		}
 	}
 }
 
-// allSets stands for all sets of a zone.
-const allSets = -1
-
-// stream is the requests of a zone in one of its sets, or in all of them.
+// stream is the requests of a zone in one of its sets.
 type stream struct {
 	zone *recordedZone
 	set  int

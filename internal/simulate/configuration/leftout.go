@@ -15,16 +15,16 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
-// silence is all that a log does not say about the requests of a zone. A request whose key or cost is not known is left out
-// of the zone: any guess would deny the wrong requests.
-type silence struct {
+// leftOut counts the requests that are left out of a zone. A request whose key or cost is not known is left out
+// of it: any guess would deny the wrong requests.
+type leftOut struct {
 	excluded bool         // by the user of the command
 	users    []usedOfUser // by each alternative of the key
 	decided  atomic.Bool
 
-	mu      sync.Mutex
-	leftOut int64  // requests
-	reason  string // of one of them: the first one in the alphabet, so that the order of requests doesn't matter
+	mu       sync.Mutex
+	requests int64
+	reason   string // of one of them: the first one in the alphabet, so that the order of requests doesn't matter
 }
 
 // usedOfUser says which facts about users a key needs. A log has only the ID.
@@ -32,8 +32,8 @@ type usedOfUser struct{ id, more bool }
 
 const idOfUser = limiter.UserPrefix + "user.id"
 
-func newSilence(z *limiter.Zone) *silence {
-	s := new(silence)
+func newLeftOut(z *limiter.Zone) *leftOut {
+	s := new(leftOut)
 	for _, text := range z.KeyTexts() {
 		var used usedOfUser
 		names, _ := keys.Placeholders(text) // checked when the zone was loaded
@@ -54,11 +54,11 @@ const (
 	withoutMore = "its key needs facts about users, and a log has only their ID"
 )
 
-func (s *configuration) silenceOf(z *limiter.Zone) *silence { return s.silences[s.zones.index[z]] }
+func (s *configuration) leftOutOf(z *limiter.Zone) *leftOut { return s.leftOut[s.zones.index[z]] }
 
-// silenceAbout returns why the log doesn't tell the key or the cost of a request in a zone. It is empty if the log does.
-func (w *loggedWalk) silenceAbout(e *limiter.Entry) string {
-	s, needs := w.configuration.silenceOf(e.Zone), &e.Zone.BodyNeeds
+// whyLeftOut returns why the log doesn't tell the key or the cost of a request in a zone. It is empty if the log does.
+func (w *loggedWalk) whyLeftOut(e *limiter.Entry) string {
+	s, needs := w.configuration.leftOutOf(e.Zone), &e.Zone.BodyNeeds
 	for i := range e.Alternative + 1 {
 		switch {
 		case needs.Keys[i] != 0:
@@ -95,10 +95,10 @@ func (w *loggedWalk) leaveOut(state *limiter.State) {
 	kept := state.Entries[:0]
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		about := w.configuration.silenceOf(e.Zone)
+		about := w.configuration.leftOutOf(e.Zone)
 		reason := byName
 		if !about.excluded {
-			reason = w.silenceAbout(e)
+			reason = w.whyLeftOut(e)
 		}
 		if about.see(reason); reason == "" {
 			kept = append(kept, *e)
@@ -108,14 +108,14 @@ func (w *loggedWalk) leaveOut(state *limiter.State) {
 }
 
 // see sees a request in the zone.
-func (s *silence) see(reason string) {
+func (s *leftOut) see(reason string) {
 	if reason == "" {
 		setOnce(&s.decided)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leftOut++; s.leftOut == 1 || reason < s.reason {
+	if s.requests++; s.requests == 1 || reason < s.reason {
 		s.reason = reason
 	}
 }
@@ -124,7 +124,7 @@ func (s *silence) see(reason string) {
 func (s *configuration) exclude(names []string) error {
 	found := make(map[string]bool)
 	for z := range s.zones.index {
-		s.silenceOf(z).excluded = slices.Contains(names, z.Name)
+		s.leftOutOf(z).excluded = slices.Contains(names, z.Name)
 		found[z.Name] = true
 	}
 	for _, name := range names {
@@ -137,10 +137,10 @@ func (s *configuration) exclude(names []string) error {
 
 // LeftOut implements [simulate.Configuration].
 func (s *configuration) LeftOut() (zones []report.LeftOut) {
-	for i, about := range s.silences {
-		if about.leftOut > 0 {
+	for i, about := range s.leftOut {
+		if about.requests > 0 {
 			zones = append(zones, report.LeftOut{
-				Zone: s.zones.all[i].Name, Requests: about.leftOut, Partly: about.decided.Load(), Reason: about.reason,
+				Zone: s.zones.all[i].Name, Requests: about.requests, Partly: about.decided.Load(), Reason: about.reason,
 			})
 		}
 	}

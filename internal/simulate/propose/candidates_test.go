@@ -2,6 +2,7 @@ package propose
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -22,13 +23,13 @@ func TestLimitsAdmitThePeak(t *testing.T) {
 		if q.Buckets > 0 {
 			q.Buckets = 1 + r.Int64N(2)
 		}
-		ladder := ladderOf(newLimit(t, q), 0, algorithms.MaxWork, maxCost)
+		candidates := candidatesLike(newLimit(t, q), 0, algorithms.MaxWork, maxCost)
 		log := drawLog(r, 1+r.IntN(40), 1, []algorithms.Mode{algorithms.Binary, algorithms.Uniform}[r.IntN(2)], r.IntN(3) == 0)
-		meter := ladder.meter()
+		meter := candidates.meter()
 		for i := range log {
 			meter.add(log[i].request)
 		}
-		limit := newLimit(t, ladder.quota(ladder.admitting(max(meter.peak(), 1))))
+		limit := newLimit(t, candidates.quota(candidates.admitting(max(meter.peak(), 1))))
 		if limit.Algorithm().BinaryOnly {
 			for i := range log {
 				log[i].mode = algorithms.Binary
@@ -50,7 +51,7 @@ func TestLimitsAdmitThePeak(t *testing.T) {
 }
 
 // A proposal has the burst and the initial in proportion, and all other options as they are.
-func TestLadderKeepsOptions(t *testing.T) {
+func TestCandidatesKeepOptions(t *testing.T) {
 	five := int64(5)
 	tests := []struct {
 		quota algorithms.Quota
@@ -70,11 +71,11 @@ func TestLadderKeepsOptions(t *testing.T) {
 	}
 	for _, test := range tests {
 		l := newLimit(t, test.quota)
-		ladder := ladderOf(l, 0, algorithms.MaxWork, 1)
-		if r, ok := ladder.rung(2 * test.quota.Events); !ok || r.line != test.want {
+		candidates := candidatesLike(l, 0, algorithms.MaxWork, 1)
+		if r, ok := candidates.with(2 * test.quota.Events); !ok || r.line != test.want {
 			t.Errorf("%v: %q, want %q", l, r.line, test.want)
 		}
-		if same, ok := ladder.rung(test.quota.Events); !ok || same.line != caddyfileLine(l) {
+		if same, ok := candidates.with(test.quota.Events); !ok || same.line != caddyfileLine(l) {
 			t.Errorf("%v: %q, want itself", l, same.line)
 		}
 	}
@@ -82,12 +83,12 @@ func TestLadderKeepsOptions(t *testing.T) {
 
 // Very large numbers can be counted only if they have much in common with the window. A proposal has
 // such a number, and the largest log has a bound.
-func TestLaddersWithGaps(t *testing.T) {
-	day := ladderOf(newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 24 * hour}), 0, algorithms.MaxWork, 1)
-	log := ladderOf(newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 24 * hour}), 0, algorithms.MaxWork, 1)
+func TestCandidatesWithGaps(t *testing.T) {
+	day := candidatesLike(newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 24 * hour}), 0, algorithms.MaxWork, 1)
+	log := candidatesLike(newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 24 * hour}), 0, algorithms.MaxWork, 1)
 	for _, n := range []int64{1, 51_111, 60_001, 1_234_567, 987_654_321, 12_345_678_901} {
-		below, ok := atMost(day, n)
-		above, ok2 := atLeast(day, n)
+		below, ok := day.atMost(n)
+		above, ok2 := day.atLeast(n)
 		if !ok || !ok2 || below.events > n || above.events < n {
 			t.Fatalf("%d: %+v, %+v", n, below, above)
 		}
@@ -95,17 +96,39 @@ func TestLaddersWithGaps(t *testing.T) {
 			t.Errorf("%d: from %d to %d no limit is found", n, below.events, above.events)
 		}
 	}
-	if _, ok := day.rung(60_001); ok {
+	if _, ok := day.with(60_001); ok {
 		t.Error("60001 events a day can be counted: choose another number for this test")
 	}
-	if r, ok := atMost(log, 10_000_000); !ok || r.events != algorithms.MaxLogged {
+	if r, ok := log.atMost(10_000_000); !ok || r.events != algorithms.MaxLogged {
 		t.Errorf("the largest log is %+v", r)
 	}
-	if _, ok := atLeast(log, 10_000_000); ok {
+	if _, ok := log.atLeast(10_000_000); ok {
 		t.Error("a larger log is possible")
 	}
-	heavy := ladderOf(newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 24 * hour}), 0, 10_000, maxCost)
-	if r, ok := atMost(heavy, 10_000_000); !ok || r.events > 60_000 || r.events < 10_000 {
+	heavy := candidatesLike(newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 24 * hour}), 0, 10_000, maxCost)
+	if r, ok := heavy.atMost(10_000_000); !ok || r.events > 60_000 || r.events < 10_000 {
 		t.Errorf("beside other limits the largest log is %+v", r)
+	}
+}
+
+// Whoever adds an algorithm, or an option of a limit, says here that proposals know it.
+func TestProposalsKnowAllLimits(t *testing.T) {
+	options := map[string]string{
+		"initial": "grows in proportion", "warm_up": "is kept, and a peak admits nothing", "cold_factor": "is kept, with warm_up",
+		"align": "is kept: two windows of a grid bound each window", "buckets": "is kept: the grid is a bucket wider",
+		"min_interval": "is kept, and a peak admits nothing",
+	}
+	for _, a := range algorithms.All() {
+		if a.Calendar { // no limit is proposed
+			continue
+		}
+		if !slices.Contains(provenAlgorithms, a.Name) {
+			t.Errorf("proposals lack the algorithm %s: add it to provenAlgorithms, if TestLimitsAdmitThePeak finds that it admits a peak", a.Name)
+		}
+		for _, o := range a.Options {
+			if options[o.Name] == "" {
+				t.Errorf("proposals lack the option %s of %s: candidatesLike, admits and meter must know what it does to a peak", o.Name, a.Name)
+			}
+		}
 	}
 }

@@ -144,7 +144,7 @@ func TestShows(t *testing.T) {
 	}{
 		{reporttest.Compared(), []string{`<td class="number">41</td></tr>`, `<p class="quiet">and 39 more</p>`}},
 		{shadow, []string{
-			"<dt>Denied only in shadow mode</dt><dd>1,234</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
+			"<dd>1,234 of them pass, because the zone is in shadow mode for their keys.</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
 			"<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
 		}},
 		{reporttest.FromNothing(), []string{"<code>token_bucket … 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},

@@ -9,16 +9,17 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
-// nbsp stands between a number and its unit, so that no line ends there.
-const nbsp = "\u00a0"
-
-// number writes an integer with thousands separators.
-func number(n int64) string { return strings.Replace(humanize.Comma(n), "-", "−", 1) }
+// The page writes numbers as the text does.
+var (
+	number  = report.Number
+	count   = report.Counted
+	share   = report.Percent
+	shareOf = report.PercentOf
+	span    = report.Window
+)
 
 // short writes an integer in about four characters.
 func short(n int64) string {
@@ -36,63 +37,6 @@ func short(n int64) string {
 		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + unit
 	}
 	return strconv.FormatFloat(v, 'f', 0, 64) + unit
-}
-
-// decimal writes a number with at most two digits after the point, and fewer if it is large.
-func decimal(v float64) string {
-	whole := int64(v)
-	if v >= 100 || v == float64(whole) {
-		return number(int64(v + 0.5))
-	}
-	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(v, 'f', 2, 64), "0"), ".")
-}
-
-// share writes a fraction in percent, with two significant digits. It writes 0 % and 100 % only for
-// exactly these.
-func share(fraction float64) string {
-	text := report.Percent(fraction)
-	if p := fraction * 100; p > 99 && p <= 99.9 { // one digit after the point
-		text = strings.TrimSuffix(strconv.FormatFloat(p, 'f', 1, 64), ".0") + "%"
-	}
-	return strings.Replace(text, "%", nbsp+"%", 1)
-}
-
-// shareOf writes a part of a whole in percent.
-func shareOf(part, whole int64) string { return share(float64(part) / float64(max(whole, 1))) }
-
-// count writes a number with its noun, whose plural has an s.
-func count(n int64, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return number(n) + nbsp + noun
-}
-
-// span writes seconds with their two largest units.
-func span(seconds float64) string {
-	if seconds < 10 {
-		if seconds > 0 && seconds < 0.9995 {
-			return decimal(seconds*1000) + nbsp + "ms"
-		}
-		return decimal(seconds) + nbsp + "s"
-	}
-	rest := int64(seconds + 0.5)
-	var parts []string
-	for _, unit := range []struct {
-		name    string
-		seconds int64
-	}{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}} {
-		if n := rest / unit.seconds; n > 0 {
-			parts = append(parts, number(n)+nbsp+unit.name)
-		} else if len(parts) > 0 {
-			break
-		}
-		if len(parts) == 2 {
-			break
-		}
-		rest %= unit.seconds
-	}
-	return strings.Join(parts, " ")
 }
 
 // instant writes a time in UTC, with fractions of a second only if asked for.

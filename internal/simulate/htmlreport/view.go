@@ -3,6 +3,7 @@ package htmlreport
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
@@ -32,11 +33,8 @@ type configuration struct {
 
 // finding is a sentence about a zone.
 type finding struct {
-	ID, Zone string
+	ID, Text string
 	Denies   bool
-	Before   string // the number
-	Number   string
-	After    string
 	Proposal string
 }
 
@@ -51,7 +49,7 @@ type zoneGroup struct {
 func newView(r *report.Report) *view {
 	v := &view{Policy: policy, Log: &r.Log, LogFacts: logFacts(&r.Log)}
 	if r.Log.From != nil && r.Log.To != nil {
-		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), span(r.Log.To.Sub(*r.Log.From).Seconds()))
+		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), report.Window(r.Log.To.Sub(*r.Log.From).Truncate(time.Second).Seconds()))
 	}
 	if r.Propose != "" {
 		v.Target = r.Share()
@@ -139,25 +137,9 @@ func (c *configuration) timeScale() timeScale {
 
 // newFinding returns the sentence about a zone.
 func newFinding(id string, z *report.Zone) finding {
-	f := finding{ID: id, Zone: z.Name, Denies: z.Denied > 0}
-	if z.Requests == 0 {
-		f.ID = "" // the zone has no section
-	}
-	requests := count(z.Requests, "request")
-	switch {
-	case z.Requests == 0:
-		f.After = "matches no request."
-	case len(z.Limits) == 0 && z.Denied == 0:
-		f.After = fmt.Sprintf("has no limit. It has %s from %s.", requests, count(z.Keys, "key"))
-	case z.Denied == 0:
-		f.Before, f.Number = "would have denied", "none"
-		f.After = fmt.Sprintf("of %s, from %s.", requests, count(z.Keys, "key"))
-	default:
-		f.Before, f.Number = "would have denied", number(z.Denied)
-		f.After = fmt.Sprintf("of %s (%s), from %s of %s.", requests, shareOf(z.Denied, z.Requests), number(z.KeysDenied), count(z.Keys, "key"))
-	}
-	if z.Shadow && z.Denied > 0 {
-		f.After += " It is in shadow mode, so it would have passed them on."
+	f := finding{ID: id, Text: z.Sentence(), Denies: z.Denied > 0}
+	if z.Requests == 0 { // the zone has no section
+		f.ID, f.Text = "", "Zone "+plain(z.Name)+" matches no request."
 	}
 	for _, p := range z.Proposals {
 		if len(z.Proposals) == 1 && p.Line != "" && p.Line != p.Current {

@@ -1,7 +1,6 @@
 package htmlreport
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -12,7 +11,7 @@ type zonePart struct {
 	*report.Zone
 	report        *report.Report
 	Configuration *configuration
-	Facts         []fact
+	Facts         []report.Fact
 	Timeline      *timePlot
 	Quantiles     table
 	Proposals     []*proposal
@@ -23,12 +22,10 @@ type zonePart struct {
 // proposal is a limit to be pasted.
 type proposal struct {
 	*report.Proposal
-	Outcome   string
-	Next      string
-	WasDenied string // by the configured limit
-	Newly     *change
-	InGap     *gap
-	Curve     *curvePlot
+	Text  string
+	Newly *change
+	InGap *gap
+	Curve *curvePlot
 }
 
 // change is the keys that a limit newly denies.
@@ -45,16 +42,16 @@ type gap struct {
 
 func (z *zonePart) draw(n *ids, peak report.Bucket) {
 	subject := z.Configuration.subject("zone " + plain(z.Name))
-	z.Facts = z.facts()
+	z.Facts = z.Zone.Facts(instant)
 	if z.Configuration.Begins != nil {
 		z.Timeline = newTimePlot(n, subject, z.Configuration.timeScale(), z.Zone.Timeline, peak)
 	}
 	z.Quantiles = table{Caption: "Events of a key in its busiest window", Head: []string{"Window", "Median", "95%", "99%", "Most"}}
 	for i := range z.Demand {
 		d := &z.Demand[i]
-		window := span(d.WindowSeconds)
+		window := report.Window(d.WindowSeconds)
 		z.Windows = append(z.Windows, window)
-		z.Quantiles.add(window, decimal(d.P50), decimal(d.P95), decimal(d.P99), decimal(d.Max))
+		z.Quantiles.add(window, number(int64(d.P50)), number(int64(d.P95)), number(int64(d.P99)), number(int64(d.Max)))
 	}
 	found, others := z.report.Alternatives(z.Configuration.Configuration, z.Zone)
 	for _, p := range others {
@@ -65,49 +62,15 @@ func (z *zonePart) draw(n *ids, peak report.Bucket) {
 	}
 }
 
-// facts returns the smaller facts about a zone. It leaves out the ones that are zero.
-func (z *zonePart) facts() []fact {
-	var facts []fact
-	if z.FirstDenied != nil && z.LastDenied != nil {
-		facts = append(facts, fact{"First denied", instant(*z.FirstDenied) + " UTC"}, fact{"Last denied", instant(*z.LastDenied) + " UTC"})
-	}
-	if z.DeniedByBan > 0 {
-		facts = append(facts, fact{"Denied by a ban", number(z.DeniedByBan)})
-	}
-	if z.DeniedBySlots > 0 {
-		facts = append(facts, fact{"Denied by concurrency", number(z.DeniedBySlots)})
-	}
-	if z.DeniedByShadow > 0 {
-		facts = append(facts, fact{"Denied only in shadow mode", number(z.DeniedByShadow)})
-	}
-	if z.Delayed > 0 {
-		facts = append(facts, fact{"Delayed", number(z.Delayed) + ", the longest by " + span(z.LongestDelay)})
-	}
-	if z.RequestsWithoutRoom > 0 {
-		facts = append(facts, fact{"Requests of keys beyond max_keys", number(z.RequestsWithoutRoom)})
-	}
-	return facts
-}
-
 func newProposal(n *ids, subject string, p *report.Proposal) *proposal {
 	if p.Set != "" {
 		subject += ", " + plain(p.Set)
 	}
-	shown := &proposal{Proposal: p, Curve: newCurvePlot(n, subject, p)}
-	if p.Line != "" {
-		shown.Outcome = "It would have denied " + denials(p.DeniedRequests, p.DeniedKeys, p) + "."
-		shown.Next = "There is no smaller limit."
-	}
-	if p.Next != nil {
-		shown.Next = fmt.Sprintf("The next smaller limit, %s, would have denied %s.",
-			plain(report.OneLine(p.Next.Line)), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
-	}
-	if c := p.Configured; c != nil && p.Line != p.Current {
-		shown.WasDenied = "Alone, it would have denied " + denials(c.DeniedRequests, c.DeniedKeys, p) + "."
-	}
-	shown.Newly, shown.InGap = newChange(p, p.Change), newGap(p)
-	return shown
+	return &proposal{p, sentence(p.Text()), newChange(p, p.Change), newGap(p), newCurvePlot(n, subject, p)}
 }
+
+// sentence returns a text of the report without spaces at which only a terminal doesn't break a line.
+func sentence(text string) string { return plain(strings.ReplaceAll(text, "\u00a0", " ")) }
 
 func newChange(p *report.Proposal, c *report.Change) *change {
 	if c == nil || c.NewlyDenied+c.NoMoreDenied == 0 {
@@ -120,20 +83,7 @@ func newGap(p *report.Proposal) *gap {
 	if p.Gap == nil {
 		return nil
 	}
-	middle := &p.Gap.Middle
-	return &gap{
-		Text: plain(strings.ReplaceAll(p.Gap.Text(p), "\u00a0", " ")), Line: middle.Line, Newly: newChange(p, &p.Gap.Change),
-		Outcome: p.Gap.Outcome(p),
-	}
-}
-
-// denials says what a limit would have denied.
-func denials(requests, keys int64, p *report.Proposal) string {
-	if requests == 0 {
-		return "no request"
-	}
-	return fmt.Sprintf("%s (%s), from %s (%s)",
-		count(requests, "request"), shareOf(requests, p.Requests), count(keys, "key"), shareOf(keys, p.Keys))
+	return &gap{sentence(p.Gap.Text(p)), p.Gap.Middle.Line, p.Gap.Outcome(p), newChange(p, &p.Gap.Change)}
 }
 
 // alternatives are the limits that are proposed from nothing.

@@ -27,7 +27,7 @@ func (g *Gap) Range() string {
 	if g == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s to %s: %s", number(g.Least.Events), number(g.Largest.Events), counted(g.Middle.DeniedKeys, "key"))
+	return fmt.Sprintf("%s to %s: %s", Number(g.Least.Events), Number(g.Largest.Events), Counted(g.Middle.DeniedKeys, "key"))
 }
 
 // Outcome says in sentences what the limit in the middle of a gap denies.
@@ -42,25 +42,25 @@ func (g *Gap) Outcome(p *Proposal) string {
 // Text says in a sentence what a gap is.
 func (g *Gap) Text(p *Proposal) string {
 	denied := g.Middle.DeniedKeys
-	keys := "the same " + counted(denied, "key")
+	keys := "the same " + Counted(denied, "key")
 	if denied == 1 {
 		keys = "the same key"
 	}
 	return fmt.Sprintf("The widest gap of this kind of limit: from %s to %s, each one denies %s (%s).",
-		limitText(g.Least.Line), limitText(g.Largest.Line), keys, percent(denied, p.Keys))
+		limitText(g.Least.Line), limitText(g.Largest.Line), keys, PercentOf(denied, p.Keys))
 }
 
 // Text says in a sentence which keys a change concerns.
 func (c *Change) Text(p *Proposal) string {
 	switch {
 	case p.Configured == nil:
-		return fmt.Sprintf("It denies %s:", counted(c.NewlyDenied, "key"))
+		return fmt.Sprintf("It denies %s:", Counted(c.NewlyDenied, "key"))
 	case c.NewlyDenied == 0:
-		return fmt.Sprintf("It no longer denies %s.", counted(c.NoMoreDenied, "key"))
+		return fmt.Sprintf("It no longer denies %s.", Counted(c.NoMoreDenied, "key"))
 	case c.NoMoreDenied == 0:
-		return fmt.Sprintf("It newly denies %s:", counted(c.NewlyDenied, "key"))
+		return fmt.Sprintf("It newly denies %s:", Counted(c.NewlyDenied, "key"))
 	}
-	return fmt.Sprintf("It no longer denies %s, and newly denies %s:", counted(c.NoMoreDenied, "key"), counted(c.NewlyDenied, "key"))
+	return fmt.Sprintf("It no longer denies %s, and newly denies %s:", Counted(c.NoMoreDenied, "key"), Counted(c.NewlyDenied, "key"))
 }
 
 func (c *Change) hasUserAgent() bool {
@@ -102,7 +102,7 @@ func (r *Report) advice(z *Zone, alternatives []*Proposal) []string {
 		var longer []string
 		for _, d := range z.Demand {
 			if d.WindowSeconds > 1.05*covered.Seconds() { // the log of a day is a little shorter
-				longer = append(longer, window(d.WindowSeconds))
+				longer = append(longer, Window(d.WindowSeconds))
 			}
 		}
 		if len(longer) > 0 {

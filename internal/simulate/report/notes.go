@@ -20,11 +20,11 @@ func (c *Configuration) NoteDoubts(overflowed int64) {
 		z := &c.Zones[i]
 		if z.RequestsWithoutKey > 0 && strings.Contains(strings.Join(z.Key, ""), "{") {
 			c.Note("in zone %s, the key of %s is empty: the requests or their log have no value of %s, or its name is misspelled",
-				z.Name, counted(z.RequestsWithoutKey, "request"), strings.Join(z.Key, ", "))
+				z.Name, Counted(z.RequestsWithoutKey, "request"), strings.Join(z.Key, ", "))
 		}
 	}
 	if overflowed > 0 {
 		c.Note("the store had no room for more keys, so a shared budget decided %s, as in production: raise max_keys",
-			counted(overflowed, "time"))
+			Counted(overflowed, "time"))
 	}
 }

@@ -68,7 +68,7 @@ type LeftOut struct {
 // Text says in a sentence what is left out.
 func (l *LeftOut) Text() string {
 	if l.Partly {
-		return fmt.Sprintf("Zone %s is left out for %s: %s.", l.Zone, counted(l.Requests, "request"), l.Reason)
+		return fmt.Sprintf("Zone %s is left out for %s: %s.", l.Zone, Counted(l.Requests, "request"), l.Reason)
 	}
 	return fmt.Sprintf("Zone %s is left out: %s.", l.Zone, l.Reason)
 }

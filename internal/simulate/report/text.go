@@ -37,7 +37,7 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 	}
 	t.block(leftOut...)
 	if l := &r.Log; l.From != nil && l.To != nil {
-		head := fmt.Sprintf("%s from %s to %s UTC", counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
+		head := fmt.Sprintf("%s from %s to %s UTC", Counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
 		t.block(t.wrap(head, ""))
 	}
 	if r.Comparison != nil && len(r.Configurations) == 2 {
@@ -123,7 +123,7 @@ func (t *textReport) verdict(c *Configuration) string {
 	text := t.bold("No request would have been denied.")
 	switch {
 	case c.Denied > 0:
-		sentence := fmt.Sprintf("%s would have been denied (%s).", partOf(c.Denied, c.Requests, "request"), percent(c.Denied, c.Requests))
+		sentence := fmt.Sprintf("%s would have been denied (%s).", partOf(c.Denied, c.Requests, "request"), PercentOf(c.Denied, c.Requests))
 		text = t.style.Paint(t.wrap(sentence, ""), terminal.Red)
 	case len(c.Zones) == 0:
 		text = t.bold("No zone can be simulated.")
@@ -132,7 +132,7 @@ func (t *textReport) verdict(c *Configuration) string {
 	}
 	lines := []string{text}
 	if c.Delayed > 0 {
-		lines = append(lines, counted(c.Delayed, "request")+" would have been delayed.")
+		lines = append(lines, Counted(c.Delayed, "request")+" would have been delayed.")
 	}
 	if free := c.Requests - c.Limited; free > 0 {
 		lines = append(lines, fmt.Sprintf("%s to no zone.", verb(free, "request", "belongs", "belong")))
@@ -194,7 +194,7 @@ func (t *textReport) timeline(c *Configuration) {
 	if gap := len(sums) - len(from) - len(to); gap > 0 {
 		axis += strings.Repeat(" ", gap) + to
 	}
-	title := fmt.Sprintf("Denied requests over time (a column is %s, the highest is %s)", window(length), counted(highest, "request"))
+	title := fmt.Sprintf("Denied requests over time (a column is %s, the highest is %s)", Window(length), Counted(highest, "request"))
 	t.block(t.wrap(title, ""), t.style.Paint(line, terminal.Red), t.faint(axis))
 }
 
@@ -206,7 +206,7 @@ func (t *textReport) comparison(c *Comparison) {
 	}
 	if c.NewlyDenied == 0 && c.NoMoreDenied == 0 {
 		title := t.wrap("Configurations "+names[0]+" and "+names[1]+" deny the same requests.", "")
-		t.block(t.bold(title), "Both would have denied "+counted(c.DeniedByBoth, "request")+".")
+		t.block(t.bold(title), "Both would have denied "+Counted(c.DeniedByBoth, "request")+".")
 		return
 	}
 	table := terminal.NewTable("COMPARED", ">REQUESTS", ">CLIENTS")
@@ -232,7 +232,7 @@ func (t *textReport) clients(title string, clients []ClientChange, all int64) {
 
 // log adds the description of the log.
 func (t *textReport) log(l *Log) {
-	head := fmt.Sprintf("%s in %s, with %s.", counted(l.Lines, "line"), counted(int64(len(l.Files)), "file"), counted(l.Requests, "request"))
+	head := fmt.Sprintf("%s in %s, with %s.", Counted(l.Lines, "line"), Counted(int64(len(l.Files)), "file"), Counted(l.Requests, "request"))
 	lines := []string{t.bold("Log"), t.wrap(head, "")}
 	add := func(n int64, format string, args ...any) {
 		if n > 0 {

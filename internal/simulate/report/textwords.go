@@ -11,17 +11,17 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
-// number writes a number with separators between thousands.
-func number(n int64) string { return humanize.Comma(n) }
+// Number writes a number with separators between thousands.
+func Number(n int64) string { return humanize.Comma(n) }
 
-// counted writes a number with its noun, whose plural has an s.
-func counted(n int64, noun string) string {
-	return number(n) + " " + oneOr(n, noun, noun+"s")
+// Counted writes a number with its noun, whose plural has an s.
+func Counted(n int64, noun string) string {
+	return Number(n) + " " + oneOr(n, noun, noun+"s")
 }
 
 // verb writes a number with its noun and its verb.
 func verb(n int64, noun, one, several string) string {
-	return counted(n, noun) + " " + oneOr(n, one, several)
+	return Counted(n, noun) + " " + oneOr(n, one, several)
 }
 
 // oneOr returns the word for one thing, or for several.
@@ -34,11 +34,11 @@ func oneOr(n int64, one, several string) string {
 
 // partOf writes a part of a whole.
 func partOf(part, whole int64, noun string) string {
-	return number(part) + " of " + counted(whole, noun)
+	return Number(part) + " of " + Counted(whole, noun)
 }
 
-// percent writes a part of a whole as [Percent] does. Nothing of nothing is 0%.
-func percent(part, whole int64) string { return Percent(float64(part) / float64(max(whole, 1))) }
+// PercentOf writes a part of a whole as [Percent] does. Nothing of nothing is 0%.
+func PercentOf(part, whole int64) string { return Percent(float64(part) / float64(max(whole, 1))) }
 
 // Percent writes a share with two significant digits, or three above 99%. It writes 0% and 100% only for
 // exactly these.
@@ -71,8 +71,8 @@ func Span(microseconds int64) string {
 	return text
 }
 
-// window writes seconds as a Caddyfile would, such as 1m30s.
-func window(seconds float64) string { return Span(int64(math.Round(seconds * 1e6))) }
+// Window writes seconds as a Caddyfile would, such as 1m30s.
+func Window(seconds float64) string { return Span(int64(math.Round(seconds * 1e6))) }
 
 // short writes seconds with about three digits.
 func short(seconds float64) string {
@@ -116,7 +116,7 @@ func more(n int64, noun string) string {
 	if n <= 0 {
 		return ""
 	}
-	return "and " + strings.Replace(counted(n, noun), " ", " more ", 1) + "\n"
+	return "and " + strings.Replace(Counted(n, noun), " ", " more ", 1) + "\n"
 }
 
 func titleIf(shown bool, title string) string {
@@ -126,16 +126,16 @@ func titleIf(shown bool, title string) string {
 	return ""
 }
 
-func numberCell(n int64) terminal.Cell { return terminal.Plain(number(n)) }
+func numberCell(n int64) terminal.Cell { return terminal.Plain(Number(n)) }
 
-func percentCell(part, whole int64) terminal.Cell { return terminal.Plain(percent(part, whole)) }
+func percentCell(part, whole int64) terminal.Cell { return terminal.Plain(PercentOf(part, whole)) }
 
 // redIf writes a number of denials.
 func redIf(n int64) terminal.Cell {
 	if n == 0 {
 		return terminal.Plain("0")
 	}
-	return terminal.Colored(number(n), terminal.Red)
+	return terminal.Colored(Number(n), terminal.Red)
 }
 
 // wrap breaks a text into lines. All lines but the first begin with the indent.

@@ -26,7 +26,7 @@ func TestPercent(t *testing.T) {
 		{99_999, 100_000, ">99.9%"},
 		{9_999_999_999_999, 10_000_000_000_000, ">99.9%"},
 	} {
-		if got := percent(test.part, test.whole); got != test.want {
+		if got := PercentOf(test.part, test.whole); got != test.want {
 			t.Errorf("%d of %d is %s, want %s", test.part, test.whole, got, test.want)
 		}
 	}
@@ -41,7 +41,7 @@ func TestShortSpans(t *testing.T) {
 		}
 	}
 	for seconds, want := range map[float64]string{1: "1s", 60: "1m", 90: "1m30s", 86400: "24h", 0.5: "500ms"} {
-		if got := window(seconds); got != want {
+		if got := Window(seconds); got != want {
 			t.Errorf("%v seconds are %s, want %s", seconds, got, want)
 		}
 	}

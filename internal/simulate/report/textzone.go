@@ -16,30 +16,12 @@ const (
 
 // zone adds the blocks of a zone.
 func (t *textReport) zone(c *Configuration, z *Zone) {
-	t.block(t.bold(t.wrap(zoneSentence(z), "")), t.zoneFacts(z))
+	t.block(t.bold(t.wrap(z.Sentence(), "")), t.zoneFacts(z))
 	t.margin = 2
 	t.topKeys(z)
 	t.demand(z)
 	t.proposals(c, z)
 	t.margin = 0
-}
-
-// zoneSentence says what a zone would have done.
-func zoneSentence(z *Zone) string {
-	name := "Zone " + terminal.Printable(z.Name)
-	switch {
-	case len(z.Limits) == 0 && z.Denied == 0:
-		return fmt.Sprintf("%s has no limit. It has %s from %s.", name, counted(z.Requests, "request"), counted(z.Keys, "key"))
-	case z.Denied == 0:
-		return fmt.Sprintf("%s would have denied none of %s, from %s.", name, counted(z.Requests, "request"), counted(z.Keys, "key"))
-	case z.Shadow:
-		name += ", without shadow mode,"
-	}
-	text := fmt.Sprintf("%s would have denied %s (%s)", name, partOf(z.Denied, z.Requests, "request"), percent(z.Denied, z.Requests))
-	if z.Keys > 1 {
-		text += fmt.Sprintf(", from %s (%s)", partOf(z.KeysDenied, z.Keys, "key"), percent(z.KeysDenied, z.Keys))
-	}
-	return text + "."
 }
 
 // zoneFacts returns the facts of a zone: names on the left, and the texts aligned.
@@ -60,32 +42,8 @@ func (t *textReport) zoneFacts(z *Zone) string {
 	for i, limit := range z.Limits {
 		add([]string{"limits", ""}[min(i, 1)], terminal.Printable(OneLine(limit)))
 	}
-	if z.FirstDenied != nil && z.LastDenied != nil {
-		text := "at " + t.instant(*z.FirstDenied)
-		if z.Denied > 1 {
-			text = "the first " + text + ", the last at " + t.instant(*z.LastDenied)
-		}
-		add("denials", text)
-	}
-	if z.DeniedByBan > 0 {
-		add("", number(z.DeniedByBan)+" of them by a ban")
-	}
-	if z.DeniedBySlots > 0 {
-		add("", number(z.DeniedBySlots)+" of them by concurrency")
-	}
-	switch {
-	case z.DeniedByShadow == 0:
-	case z.DeniedByShadow == z.Denied:
-		add("", "The requests pass, because the zone is in shadow mode.")
-	default:
-		add("", fmt.Sprintf("%s of them pass, because the zone is in shadow mode for their keys.", number(z.DeniedByShadow)))
-	}
-	if z.Delayed > 0 {
-		add("delays", fmt.Sprintf("%s, the longest by %s", counted(z.Delayed, "request"), short(z.LongestDelay)))
-	}
-	if z.RequestsWithoutRoom > 0 {
-		add("max_keys", fmt.Sprintf("%s of keys beyond max_keys. The numbers of keys and the proposals leave them out.",
-			counted(z.RequestsWithoutRoom, "request")))
+	for _, fact := range z.Facts(t.instant) {
+		add(fact.Name, fact.Texts...)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -104,7 +62,7 @@ func (t *textReport) topKeys(z *Zone) {
 	}
 	titles := []string{">DENIED", ">REQUESTS", ">SHARE"}
 	for _, d := range z.Demand {
-		titles = append(titles, ">PEAK "+window(d.WindowSeconds))
+		titles = append(titles, ">PEAK "+Window(d.WindowSeconds))
 	}
 	table := terminal.NewTable(append(titles, "KEY", "FIRST DENIED", "LAST DENIED")...)
 	shown := z.TopKeys[:min(len(z.TopKeys), maxTextKeys)]
@@ -113,7 +71,7 @@ func (t *textReport) topKeys(z *Zone) {
 		for i := range z.Demand {
 			peak := ""
 			if i < len(k.Peaks) {
-				peak = number(k.Peaks[i])
+				peak = Number(k.Peaks[i])
 			}
 			row = append(row, terminal.Plain(peak))
 		}
@@ -136,9 +94,9 @@ func (t *textReport) demand(z *Zone) {
 	}
 	table := terminal.NewTable("WINDOW", titleIf(several, ">HALF OF THE KEYS"), titleIf(several, ">95%"), titleIf(several, ">99%"), ">MOST")
 	for _, d := range z.Demand {
-		cells := []terminal.Cell{terminal.Plain(window(d.WindowSeconds))}
+		cells := []terminal.Cell{terminal.Plain(Window(d.WindowSeconds))}
 		for i, q := range []float64{d.P50, d.P95, d.P99, d.Max} {
-			text := number(int64(q))
+			text := Number(int64(q))
 			if i < 3 {
 				text = "up to " + text
 			}
@@ -179,35 +137,11 @@ func (t *textReport) allowing(limit string) string {
 
 // proposal adds a proposed limit, as lines to paste.
 func (t *textReport) proposal(p *Proposal) {
-	var sentences []string
-	add := func(format string, args ...any) { sentences = append(sentences, fmt.Sprintf(format, args...)) }
-	instead := ""
-	if p.Current != "" {
-		instead = " for " + limitText(p.Current)
-	}
-	if p.Set != "" {
-		instead += " of " + terminal.Printable(p.Set)
-	}
 	if p.Line == "" {
-		t.block(t.wrap("None"+instead+": "+terminal.Printable(p.Reason)+".", ""))
+		t.block(t.wrap(p.Text(), ""))
 		return
 	}
-	switch {
-	case p.Line == p.Current:
-		add("This is the present limit%s.", strings.TrimPrefix(instead, " for "+limitText(p.Current)))
-	case p.Configured != nil:
-		add("It replaces%s, which alone would have denied %s.", strings.TrimPrefix(instead, " for"),
-			denials(p.Configured.DeniedRequests, p.Configured.DeniedKeys, p))
-	case p.Current != "":
-		add("It replaces%s.", strings.TrimPrefix(instead, " for"))
-	}
-	add("It would have denied %s.", denials(p.DeniedRequests, p.DeniedKeys, p))
-	if p.Next != nil {
-		add("The next smaller limit, %s, would have denied %s.", limitText(p.Next.Line), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
-	} else {
-		add("There is no smaller limit.")
-	}
-	t.block(t.pasted(p.Line), "", t.wrap(strings.Join(sentences, " "), ""))
+	t.block(t.pasted(p.Line), "", t.wrap(p.Text(), ""))
 	t.change(p, p.Change)
 	if p.Gap != nil {
 		t.gap(p)
@@ -237,15 +171,6 @@ func (t *textReport) change(p *Proposal, c *Change) {
 			terminal.Plain(cut(keyText(k.Key), maxTableKey)), terminal.Plain(terminal.Printable(k.UserAgent)))
 	}
 	t.block(t.table(table) + more(c.NewlyDenied-int64(len(c.Keys)), "key"))
-}
-
-// denials says what a limit would have denied.
-func denials(requests, keys int64, p *Proposal) string {
-	if requests == 0 {
-		return "no request"
-	}
-	return fmt.Sprintf("%s (%s), from %s (%s)",
-		counted(requests, "request"), percent(requests, p.Requests), counted(keys, "key"), percent(keys, p.Keys))
 }
 
 // alternatives adds the limits that are proposed from nothing.

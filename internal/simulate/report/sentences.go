@@ -1,0 +1,109 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
+)
+
+// The texts of this file are those of the text and of the HTML page. They are safe on a terminal.
+
+// Sentence says what a zone would have done.
+func (z *Zone) Sentence() string {
+	name := "Zone " + terminal.Printable(z.Name)
+	switch {
+	case len(z.Limits) == 0 && z.Denied == 0:
+		return fmt.Sprintf("%s has no limit. It has %s from %s.", name, Counted(z.Requests, "request"), Counted(z.Keys, "key"))
+	case z.Denied == 0:
+		return fmt.Sprintf("%s would have denied none of %s, from %s.", name, Counted(z.Requests, "request"), Counted(z.Keys, "key"))
+	case z.Shadow:
+		name += ", without shadow mode,"
+	}
+	text := fmt.Sprintf("%s would have denied %s (%s)", name, partOf(z.Denied, z.Requests, "request"), PercentOf(z.Denied, z.Requests))
+	if z.Keys > 1 {
+		text += fmt.Sprintf(", from %s (%s)", partOf(z.KeysDenied, z.Keys, "key"), PercentOf(z.KeysDenied, z.Keys))
+	}
+	return text + "."
+}
+
+// Fact is a smaller fact about a zone or a log.
+type Fact struct {
+	Name  string
+	Texts []string
+}
+
+// Facts returns the facts about the denials and delays of a zone that are not zero. instant writes a time.
+func (z *Zone) Facts(instant func(time.Time) string) (facts []Fact) {
+	if z.FirstDenied != nil && z.LastDenied != nil {
+		text := "at " + instant(*z.FirstDenied)
+		if z.Denied > 1 {
+			text = "the first " + text + ", the last at " + instant(*z.LastDenied)
+		}
+		denials := Fact{"denials", []string{text}}
+		add := func(text string) { denials.Texts = append(denials.Texts, text) }
+		if z.DeniedByBan > 0 {
+			add(Number(z.DeniedByBan) + " of them by a ban")
+		}
+		if z.DeniedBySlots > 0 {
+			add(Number(z.DeniedBySlots) + " of them by concurrency")
+		}
+		switch {
+		case z.DeniedByShadow == 0:
+		case z.DeniedByShadow == z.Denied:
+			add("The requests pass, because the zone is in shadow mode.")
+		default:
+			add(Number(z.DeniedByShadow) + " of them pass, because the zone is in shadow mode for their keys.")
+		}
+		facts = append(facts, denials)
+	}
+	if z.Delayed > 0 {
+		facts = append(facts, Fact{"delays", []string{Counted(z.Delayed, "request") + ", the longest by " + short(z.LongestDelay)}})
+	}
+	if n := z.RequestsWithoutRoom; n > 0 {
+		text := Counted(n, "request") + " of keys beyond max_keys. The numbers of keys and the proposals leave them out."
+		facts = append(facts, Fact{"max_keys", []string{text}})
+	}
+	return facts
+}
+
+// Text says in sentences what a proposed limit denies, or why there is none.
+func (p *Proposal) Text() string {
+	current := limitText(p.Current)
+	if p.Set != "" {
+		current = strings.TrimSpace(current + " of " + terminal.Printable(p.Set))
+	}
+	if p.Line == "" {
+		if current != "" {
+			current = " for " + strings.TrimPrefix(current, "of ")
+		}
+		return "None" + current + ": " + terminal.Printable(p.Reason) + "."
+	}
+	var sentences []string
+	add := func(format string, args ...any) { sentences = append(sentences, fmt.Sprintf(format, args...)) }
+	switch {
+	case p.Line == p.Current:
+		add("This is the present limit%s.", strings.TrimPrefix(current, limitText(p.Current)))
+	case p.Configured != nil:
+		add("It replaces %s, which alone would have denied %s.", current, denials(p.Configured.DeniedRequests, p.Configured.DeniedKeys, p))
+	case p.Current != "":
+		add("It replaces %s.", current)
+	}
+	add("It would have denied %s.", denials(p.DeniedRequests, p.DeniedKeys, p))
+	if p.Next != nil {
+		add("The next smaller limit, %s, would have denied %s.", limitText(p.Next.Line), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
+	} else {
+		add("There is no smaller limit.")
+	}
+	return strings.Join(sentences, " ")
+}
+
+// denials says what a limit would have denied.
+func denials(requests, keys int64, p *Proposal) string {
+	if requests == 0 {
+		return "no request"
+	}
+	return fmt.Sprintf("%s (%s), from %s (%s)",
+		Counted(requests, "request"), PercentOf(requests, p.Requests), Counted(keys, "key"), PercentOf(keys, p.Keys))
+}

@@ -378,31 +378,3 @@ var benchmarkLine = []byte(`{"level":"info","ts":1790000000.1234567,"logger":"ht
 	`"proto":"h2","server_name":"www.example.com"}},"bytes_read":0,"user_id":"","duration":0.001234567,"size":2326,"status":200,` +
 	`"resp_headers":{"Server":["Caddy"],"Content-Type":["text/html; charset=utf-8"],"Content-Encoding":["gzip"],"Date":` +
 	`["Sun, 22 Nov 2026 18:19:00 GMT"]}}`)
-
-func BenchmarkParse(b *testing.B) {
-	combined := []byte(`203.0.113.77 - - [22/Nov/2026:18:19:00 +0000] "GET /api/items/12345?page=3 HTTP/2.0" 200 2326 ` +
-		`"https://www.example.com/" "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"`)
-	for name, text := range map[string][]byte{"json": benchmarkLine, "combined": combined} {
-		b.Run(name, func(b *testing.B) {
-			var p Parser
-			var r Request
-			b.ReportAllocs()
-			b.SetBytes(int64(len(text)))
-			for b.Loop() {
-				if err := p.Parse(text, &r); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		b.Run(name+"/time", func(b *testing.B) {
-			var p Parser
-			var r Request
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, ok := p.timeOf(text, &r); !ok {
-					b.Fatal("no time")
-				}
-			}
-		})
-	}
-}

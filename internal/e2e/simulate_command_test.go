@@ -259,12 +259,3 @@ func TestSimulateCompletion(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkSimulate(b *testing.B) {
-	const lines = 300_000
-	file := generatedLog(b, logtest.Options{Requests: lines, Clients: 100_000, PerSecond: 2000})
-	for b.Loop() {
-		replayLog(b, file, 0, logtest.Site)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/lines, "ns/line")
-}

@@ -223,7 +223,7 @@ func TestSimulationNotes(t *testing.T) {
 		"requests meet a file_server with pass_thru",
 		"the matcher file looks at the files of this machine",
 		"the rate_limit handlers in error routes are left out",
-		"{env.HOME} has the value that it has in this process",
+		"{env.HOME} can be empty or differ from production",
 		"{http.auth.user.plan} is empty",
 		"{http.rate_limit.b.remaining} is empty, because the decisions",
 	} {

@@ -242,22 +242,3 @@ func TestObserveAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-func BenchmarkStatistics(b *testing.B) {
-	const keys = 1_000_000
-	c := &reportConfiguration{maxKeys: keys, zones: []Zone{{Name: "one", Sets: []LimitSet{{Limits: limitsOf(b, "gcra 5 1s")}}}}}
-	s := NewStatistics(c)
-	texts := make([]string, keys)
-	for i := range texts {
-		texts[i] = fmt.Sprintf("%d.%d.%d.%d", i>>16, i>>8&255, i&255, i%200)
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	d := &Decided{Visit: &Visit{}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Cost: 1, Reached: true}}}
-	b.ReportAllocs()
-	for b.Loop() {
-		d.Came += 10
-		d.Zones[0].Key = texts[random.IntN(keys)]
-		d.Zones[0].Denied = random.IntN(10) == 0
-		s.Observe(d)
-	}
-}

@@ -302,34 +302,22 @@ func (f *loggedField) note(of, sent string) string {
 		"if %s, use Caddy's access log in JSON without filters for this field", f.name, of, sent)
 }
 
-// placeholderNotes returns the notes about placeholders whose values a log doesn't have.
+// notLogged are the beginnings of the names of placeholders whose values a log doesn't have.
+var notLogged = []string{
+	"env.", "file.", "http.request.uuid", "http.request.local", "http.request.duration", "http.request.body", "http.request.tls.client.",
+	limiter.UserPrefix,
+}
+
+// placeholderNotes returns the notes about placeholders that have other values than in production.
 func (n *notes) placeholderNotes() (notes []string) {
-	for _, kind := range []struct {
-		matches func(name string) bool
-		note    string
-	}{
-		{isDecisionPlaceholder, "is empty, because the decisions of rate_limit handlers are not known while a request is led through the routes"},
-		{hasAnyPrefix("env.", "file."), "has the value that it has in this process"},
-		{
-			hasAnyPrefix("http.request.uuid", "http.request.local", "http.request.duration"),
-			"has another value than in the request, because a log doesn't have it",
-		},
-		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
-		{
-			hasAnyPrefix("http.request.tls.client."),
-			"has another value than for the client, because a log has only the common name of its certificate",
-		},
-		{
-			func(name string) bool {
-				return strings.HasPrefix(name, limiter.UserPrefix) && name != "http.auth.user.id"
-			},
-			"is empty, because a log has only the ID of users",
-		},
-	} {
-		for _, name := range slices.Sorted(maps.Keys(n.names)) {
-			if kind.matches(name) {
-				notes = append(notes, "the placeholder {"+name+"} "+kind.note)
-			}
+	for _, name := range slices.Sorted(maps.Keys(n.names)) {
+		isNotLogged := slices.ContainsFunc(notLogged, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		switch {
+		case isDecisionPlaceholder(name):
+			notes = append(notes, "the placeholder {"+name+
+				"} is empty, because the decisions of rate_limit handlers are not known while a request is led through the routes")
+		case isNotLogged && name != idOfUser:
+			notes = append(notes, "the placeholder {"+name+"} can be empty or differ from production, because a log doesn't have its value")
 		}
 	}
 	return notes
@@ -339,11 +327,4 @@ func (n *notes) placeholderNotes() (notes []string) {
 func isDecisionPlaceholder(name string) bool {
 	rest, ok := strings.CutPrefix(name, limiter.PlaceholderPrefix+".")
 	return ok && !strings.HasPrefix(rest, "request.") && !strings.HasPrefix(rest, "response.")
-}
-
-// hasAnyPrefix returns a function that reports whether a text has one of the prefixes.
-func hasAnyPrefix(prefixes ...string) func(string) bool {
-	return func(text string) bool {
-		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
-	}
 }

@@ -147,7 +147,7 @@ func TestShows(t *testing.T) {
 			"<dd>1,234 of them pass, because the zone is in shadow mode for their keys.</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
 			"<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
 		}},
-		{reporttest.FromNothing(), []string{"<code>token_bucket … 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},
+		{reporttest.FromNothing(), []string{"by limits like <code>token_bucket 1 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},
 	} {
 		page := write(t, test.report)
 		for _, want := range test.wants {

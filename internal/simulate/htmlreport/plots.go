@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -191,7 +190,7 @@ func days(from, to time.Time) string {
 // curvePlot is the share of requests and of keys that limits would deny.
 type curvePlot struct {
 	plot
-	Of            string // the limit, with … for the number of events
+	Of            string // the proposed limit
 	Lines         []curveLine
 	Marks         []mark
 	IsLogarithmic bool
@@ -249,7 +248,7 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 		shares = append(shares, c.RequestShare, c.KeyShare)
 	}
 	y := newShareAxis(shares)
-	plotted := &curvePlot{Of: patternOf(curve), IsLogarithmic: x.log}
+	plotted := &curvePlot{Of: report.OneLine(p.Line), IsLogarithmic: x.log}
 	plotted.plot = plot{
 		ID: n.next("plot"), Title: "Share denied by limit, " + subject,
 		Desc: fmt.Sprintf("With %s the limit denies %s of the requests and %s of the keys, with %s it denies %s and %s.",
@@ -276,53 +275,23 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 	return plotted
 }
 
-// newMarks returns the marks of two limits, which are 0 if there is none. The labels point away from
-// each other.
-func newMarks(x axis, current, proposed int64) []mark {
-	switch at, other := x.position(float64(proposed)), x.position(float64(current)); {
-	case current <= 0 && proposed <= 0:
-		return nil
-	case current == proposed:
-		return []mark{newMark("proposed", at, 0.5, "configured and proposed: "+number(current))}
-	case proposed <= 0:
-		return []mark{newMark("configured", other, 0.5, "configured: "+number(current))}
-	case current <= 0:
-		return []mark{newMark("proposed", at, 0.5, "proposed: "+number(proposed))}
-	default:
-		return []mark{
-			newMark("configured", other, at, "configured: "+number(current)),
-			newMark("proposed", at, other, "proposed: "+number(proposed)),
+// newMarks returns the marks of two limits, which are 0 if there is none. Their labels are one above the other, and stay
+// within the plot.
+func newMarks(x axis, current, proposed int64) (marks []mark) {
+	add := func(class, name string, events int64) {
+		at, anchor := x.position(float64(events)), "start"
+		if at > 0.5 {
+			anchor = "end"
 		}
+		marks = append(marks, mark{class, percent(at), anchor, name + ": " + number(events)})
 	}
-}
-
-// newMark returns a mark whose label stays within the plot, and away from another mark if there is room.
-func newMark(class string, at, other float64, label string) mark {
-	anchor := "middle"
-	switch {
-	case at < 0.3:
-		anchor = "start"
-	case at > 0.7:
-		anchor = "end"
-	case at < other:
-		anchor = "end"
-	case at > other:
-		anchor = "start"
+	if current > 0 && current != proposed {
+		add("configured", "configured", current)
 	}
-	return mark{class, percent(at), anchor, label}
-}
-
-// patternOf returns what the limits of a curve have in common, with … for their events. It is empty if their
-// lines have another shape.
-func patternOf(curve []report.CurvePoint) string {
-	first, last := curve[0], curve[len(curve)-1]
-	words := strings.Fields(last.Line)
-	if len(words) < 3 || words[1] != strconv.FormatInt(last.Events, 10) {
-		return ""
+	if current > 0 && current == proposed {
+		add("proposed", "configured and proposed", proposed)
+	} else if proposed > 0 {
+		add("proposed", "proposed", proposed)
 	}
-	words[1] = "…"
-	if others := strings.Fields(first.Line); len(others) != len(words) || !slices.Equal(others[2:], words[2:]) {
-		words = words[:3] // the burst grows with the events
-	}
-	return strings.Join(words, " ")
+	return marks
 }

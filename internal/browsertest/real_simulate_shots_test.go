@@ -67,17 +67,13 @@ func TestRealSimulateScreenshots(t *testing.T) {
 func simulateShop(t *testing.T) []byte {
 	t.Helper()
 	dir := t.TempDir()
-	config, report := filepath.Join(dir, "Caddyfile"), filepath.Join(dir, "report.html")
-	must(t, os.WriteFile(config, []byte(simulatedSite), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(simulatedSite), 0o600))
 	writeShopLog(t, filepath.Join(dir, "access.log"))
-	command := exec.Command(os.Args[0], "rate-limit", "simulate", "--config", "Caddyfile", "--propose", "0.1%", "--format", "html", "--output", report, "access.log")
+	command := exec.Command(os.Args[0], "rate-limit", "simulate", "--config", "Caddyfile", "--propose", "0.1%", "--format", "html", "access.log")
 	command.Dir = dir
 	command.Env = append(os.Environ(), beCaddy+"=1", "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-	output, err := command.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	content, err := os.ReadFile(report)
+	command.Stderr = os.Stderr
+	content, err := command.Output()
 	must(t, err)
 	return content
 }

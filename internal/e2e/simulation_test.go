@@ -224,7 +224,7 @@ func TestSimulationNotes(t *testing.T) {
 		"the matcher file looks at the files of this machine",
 		"the rate_limit handlers in error routes are left out",
 		"{env.HOME} can be empty or differ from production",
-		"{http.auth.user.plan} is empty",
+		"{http.auth.user.plan} can be empty or differ from production",
 		"{http.rate_limit.b.remaining} is empty, because the decisions",
 	} {
 		s.wantNote(t, text)

@@ -296,7 +296,7 @@ func TestVisitAllocates(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	s, r := benchmarkedVisit(t)
-	if n := testing.AllocsPerRun(1000, func() { s.visit(t, r) }); n > 32 {
+	if n := testing.AllocsPerRun(1000, func() { s.visit(t, r) }); n > 36 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // configuration is a configuration without the rest of Caddy. It leads logged requests through the routes of
@@ -74,8 +73,7 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	if err != nil {
 		return nil, err
 	}
-	room := new(visitRoom)
-	v := &room.visit
+	v := new(simulate.Visit)
 	v.Start, v.End, v.Instant = logged.Start, max(logged.End, logged.Start), logged.Instant
 	v.Client, v.UserAgent = visitedText(logged.Client()), visitedText(logged.Header.Get("User-Agent"))
 	v.WasDenied = s.wasDenied(logged)
@@ -86,7 +84,7 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	}
 	w := s.walks.Get().(*loggedWalk)
 	defer s.walks.Put(w)
-	if err := w.run(logged, server, u, host, room); err != nil {
+	if err := w.run(logged, server, u, host, v); err != nil {
 		s.notes.seeError(logged, err)
 	}
 	return v, nil
@@ -110,29 +108,6 @@ func parseRequestURI(logged *accesslog.Request) (*url.URL, error) {
 		u.Scheme = ""
 	}
 	return u, nil
-}
-
-// visitRoom is a Visit with space for the usual number of handlers and zones, so that it needs only one
-// allocation.
-type visitRoom struct {
-	visit    simulate.Visit
-	handlers [1]simulate.HandlerVisit
-	requests [1]store.Request
-	zones    [1]simulate.ZoneVisit
-	used     bool // by the first handler
-}
-
-// addHandler adds a handler with a number of zones, and returns it.
-func (m *visitRoom) addHandler(zones int) *simulate.HandlerVisit {
-	h := simulate.HandlerVisit{Requests: m.requests[:0], Zones: m.zones[:0]}
-	if m.used || zones > 1 {
-		h.Requests, h.Zones = make([]store.Request, 0, zones), make([]simulate.ZoneVisit, 0, zones)
-	}
-	if !m.used {
-		m.used, m.visit.Handlers = true, m.handlers[:0]
-	}
-	m.visit.Handlers = append(m.visit.Handlers, h)
-	return &m.visit.Handlers[len(m.visit.Handlers)-1]
 }
 
 // Interface guard

@@ -84,7 +84,7 @@ func (w *loggedWalk) whyLeftOut(e *limiter.Entry) string {
 	switch {
 	case needs.Cost != 0:
 		return "its cost needs the bodies of requests, and the log lacks the field " + accesslog.ChargedPrefix + e.Zone.Name
-	case e.Settles() && e.Zone.Settle.NeedsJSON && !w.room.visit.WasDenied:
+	case e.Settles() && e.Zone.Settle.NeedsJSON && !w.visited.WasDenied:
 		return "its settle needs the bodies of responses, and the log lacks the field " + accesslog.ChargedPrefix + e.Zone.Name
 	}
 	return ""

@@ -35,14 +35,14 @@ func (s *configuration) wasDenied(logged *accesslog.Request) bool {
 // the rate_limit handler have run. A response of a rate limit tells no true cost.
 func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit) {
 	s := state.NewSettlement(w.request.Context(), w.replacer)
-	if s == nil || w.room.visit.WasDenied {
+	if s == nil || w.visited.WasDenied {
 		return
 	}
 	logged := w.logged
 	before := w.response.Fields
 	w.response.Fields = logged.ResponseHeader // {http.response.header.*} has it
 	defer func() { w.response.Fields = before }()
-	took := time.Duration(w.room.visit.End-w.room.visit.Start) * time.Microsecond
+	took := time.Duration(w.visited.End-w.visited.Start) * time.Microsecond
 	s.Body = bodies.NewLoggedResponse(logged.Method, logged.Size, took)
 	s.ReadHeader(cmp.Or(logged.Status, http.StatusOK), logged.ResponseHeader)
 	for i := range state.Entries {

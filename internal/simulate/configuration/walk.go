@@ -31,7 +31,7 @@ type loggedWalk struct {
 	// These belong to the request.
 	logged   *accesslog.Request
 	server   *server
-	room     *visitRoom
+	visited  *simulate.Visit
 	states   int             // the number of stateRoom in use
 	original url.URL         // before handlers change it
 	replacer *caddy.Replacer // a new one for each request, because handlers add placeholders
@@ -97,9 +97,9 @@ type walkAddress struct{ walk *loggedWalk }
 func (walkAddress) Network() string  { return "tcp" }
 func (a walkAddress) String() string { return a.walk.server.address }
 
-// run leads a logged request through the routes of a server. It adds the handlers on the way to room.
-func (w *loggedWalk) run(logged *accesslog.Request, server *server, u *url.URL, host string, room *visitRoom) error {
-	w.logged, w.server, w.room, w.original = logged, server, room, *u
+// run leads a logged request through the routes of a server. It adds the handlers on the way to the Visit.
+func (w *loggedWalk) run(logged *accesslog.Request, server *server, u *url.URL, host string, visited *simulate.Visit) error {
+	w.logged, w.server, w.visited, w.original = logged, server, visited, *u
 	defer w.end()
 	w.setRequest(u, host)
 	return w.walk.Run(server.routes, &w.response, w.request)
@@ -107,7 +107,7 @@ func (w *loggedWalk) run(logged *accesslog.Request, server *server, u *url.URL, 
 
 // end lets go of everything that belongs to the request.
 func (w *loggedWalk) end() {
-	w.logged, w.server, w.room, w.original = nil, nil, nil, url.URL{}
+	w.logged, w.server, w.visited, w.original = nil, nil, nil, url.URL{}
 	*w.request, w.replacer = w.blank, nil
 	clear(w.vars)
 	maps.Copy(w.vars, w.initialVars)
@@ -129,16 +129,17 @@ func (w *loggedWalk) Meet(h *limiter.Limiter, rw http.ResponseWriter, r *http.Re
 	if len(state.Entries) == 0 {
 		return next.ServeHTTP(rw, r)
 	}
-	at := len(w.room.visit.Handlers)
+	at := len(w.visited.Handlers)
 	w.visit(state)
 	err := next.ServeHTTP(rw, r)
-	w.settle(state, &w.room.visit.Handlers[at])
+	w.settle(state, &w.visited.Handlers[at])
 	return err
 }
 
 // visit adds what the request meets to its Visit.
 func (w *loggedWalk) visit(state *limiter.State) {
-	h, zones := w.room.addHandler(len(state.Entries)), w.configuration.zones
+	var h simulate.HandlerVisit
+	zones := w.configuration.zones
 	for i := range state.Entries {
 		e := &state.Entries[i]
 		request := *e.Request
@@ -149,6 +150,7 @@ func (w *loggedWalk) visit(state *limiter.State) {
 		h.Requests = append(h.Requests, request)
 		h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: zones.index[e.Zone], Set: zones.sets[e.LimitSet], BanOnly: e.IsBanLookup})
 	}
+	w.visited.Handlers = append(w.visited.Handlers, h)
 }
 
 // Assume implements [routes.Visitor]. Authentication lets the user of the log in. It ends the walk of a request without

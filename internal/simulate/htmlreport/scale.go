@@ -158,46 +158,28 @@ var steps = []time.Duration{
 const day = 24 * time.Hour
 
 // timeTicks returns round instants in UTC, at most maxTicks. Midnight is labeled with its day.
-func timeTicks(from, to time.Time, maxTicks int) []timeTick {
+func timeTicks(from, to time.Time, maxTicks int) (ticks []timeTick) {
 	from, to = from.UTC(), to.UTC()
-	for _, step := range steps {
-		if to.Sub(from)/step >= time.Duration(maxTicks) {
-			continue
-		}
-		var ticks []timeTick
-		first := from.Truncate(step) // weeks begin on Monday, as the zero time does
-		if first.Before(from) {
-			first = first.Add(step)
-		}
-		for at := first; !at.After(to); at = at.Add(step) {
-			ticks = append(ticks, timeTick{at, clockLabel(at, step)})
-		}
-		return ticks
-	}
-	for months := 1; ; months = max(3, 2*months) { // 1, 3, 6, 12, 24 and so on
-		first := time.Date(from.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
-		if months > 12 {
-			first = first.AddDate(-(from.Year() % (months / 12)), 0, 0)
-		}
-		var ticks []timeTick
-		for at := first; !at.After(to) && len(ticks) <= maxTicks; at = at.AddDate(0, months, 0) {
-			if at.Before(from) {
-				continue
-			}
-			label := at.Format("Jan 2006")
-			if months >= 12 {
-				label = at.Format("2006")
-			}
-			ticks = append(ticks, timeTick{at, label})
-		}
-		if len(ticks) <= maxTicks {
-			return ticks
+	step := steps[0]
+	for i := 0; to.Sub(from)/step >= time.Duration(maxTicks); i++ {
+		if step *= 2; i+1 < len(steps) {
+			step = steps[i+1]
 		}
 	}
+	at := from.Truncate(step) // weeks begin on Monday, as the zero time does
+	if at.Before(from) {
+		at = at.Add(step)
+	}
+	for ; !at.After(to); at = at.Add(step) {
+		ticks = append(ticks, timeTick{at, clockLabel(at, step)})
+	}
+	return ticks
 }
 
 func clockLabel(at time.Time, step time.Duration) string {
 	switch {
+	case step > 7*day:
+		return at.Format(time.DateOnly)
 	case at.Equal(at.Truncate(day)):
 		return at.Format("Jan 2")
 	case step < time.Second:

@@ -19,7 +19,6 @@ type view struct {
 	Comparison     *comparison
 	Zones          []*zoneGroup // by name
 	NoRequests     []string     // the zones without requests
-	LogFacts       []fact
 }
 
 // configuration is the outcome of one configuration as a whole.
@@ -47,7 +46,7 @@ type zoneGroup struct {
 }
 
 func newView(r *report.Report) *view {
-	v := &view{Policy: policy, Log: &r.Log, LogFacts: logFacts(&r.Log)}
+	v := &view{Policy: policy, Log: &r.Log}
 	if r.Log.From != nil && r.Log.To != nil {
 		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), report.Window(r.Log.To.Sub(*r.Log.From).Truncate(time.Second).Seconds()))
 	}
@@ -147,25 +146,6 @@ func newFinding(id string, z *report.Zone) finding {
 		}
 	}
 	return f
-}
-
-// logFacts returns what was read, and what was wrong with it.
-func logFacts(l *report.Log) []fact {
-	facts := []fact{{"Lines read", number(l.Lines)}, {"Requests", number(l.Requests)}}
-	for _, f := range []struct {
-		name string
-		n    int64
-	}{
-		{"Lines that are not requests", l.OtherLines},
-		{"Broken lines", l.BrokenLines},
-		{"Requests too far out of order to be sorted", l.LateRequests},
-		{"Requests denied by a rate limit when the log was written", l.DeniedBefore},
-	} {
-		if f.n > 0 {
-			facts = append(facts, fact{f.name, number(f.n)})
-		}
-	}
-	return facts
 }
 
 // comparison is the differences between two configurations.

@@ -68,6 +68,25 @@ func (z *Zone) Facts(instant func(time.Time) string) (facts []Fact) {
 	return facts
 }
 
+// Sentences say what was read, and what is odd about it. They leave out broken lines.
+func (l *Log) Sentences() []string {
+	sentences := []string{
+		fmt.Sprintf("%s in %s, with %s.", Counted(l.Lines, "line"), Counted(int64(len(l.Files)), "file"), Counted(l.Requests, "request")),
+	}
+	add := func(n int64, format string, args ...any) {
+		if n > 0 {
+			sentences = append(sentences, fmt.Sprintf(format, args...))
+		}
+	}
+	add(l.OtherLines, "%s of Caddy.", verb(l.OtherLines, "line",
+		"is not a request, but for example a message", "are not requests, but for example messages"))
+	add(l.LateRequests, "%s too far out of order to be sorted. The simulation decided %s late.",
+		verb(l.LateRequests, "request", "was", "were"), oneOr(l.LateRequests, "it", "them"))
+	add(l.DeniedBefore, "%s denied by a rate limit when the log was written. The log doesn't say how %s would have ended otherwise.",
+		verb(l.DeniedBefore, "request", "was", "were"), oneOr(l.DeniedBefore, "it", "they"))
+	return sentences
+}
+
 // Text says in sentences what a proposed limit denies, or why there is none.
 func (p *Proposal) Text() string {
 	current := limitText(p.Current)

@@ -232,19 +232,10 @@ func (t *textReport) clients(title string, clients []ClientChange, all int64) {
 
 // log adds the description of the log.
 func (t *textReport) log(l *Log) {
-	head := fmt.Sprintf("%s in %s, with %s.", Counted(l.Lines, "line"), Counted(int64(len(l.Files)), "file"), Counted(l.Requests, "request"))
-	lines := []string{t.bold("Log"), t.wrap(head, "")}
-	add := func(n int64, format string, args ...any) {
-		if n > 0 {
-			lines = append(lines, t.wrap(fmt.Sprintf(format, args...), ""))
-		}
+	lines := []string{t.bold("Log")}
+	for _, sentence := range l.Sentences() {
+		lines = append(lines, t.wrap(sentence, ""))
 	}
-	add(l.OtherLines, "%s of Caddy.", verb(l.OtherLines, "line",
-		"is not a request, but for example a message", "are not requests, but for example messages"))
-	add(l.LateRequests, "%s too far out of order to be sorted. The simulation decided %s late.",
-		verb(l.LateRequests, "request", "was", "were"), oneOr(l.LateRequests, "it", "them"))
-	add(l.DeniedBefore, "%s denied by a rate limit when the log was written. The log doesn't say how %s would have ended otherwise.",
-		verb(l.DeniedBefore, "request", "was", "were"), oneOr(l.DeniedBefore, "it", "they"))
 	if l.BrokenLines > 0 {
 		head := verb(l.BrokenLines, "line", "is", "are") + " broken"
 		switch {

@@ -68,6 +68,5 @@ fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, 
 	go test -run '^$$' -fuzz FuzzURLEncoded -fuzztime 1m ./internal/formvalue
 	go test -run '^$$' -fuzz FuzzMultipart -fuzztime 1m ./internal/formvalue
 	go test -run '^$$' -fuzz 'FuzzParse$$' -fuzztime 1m ./internal/accesslog
-	go test -run '^$$' -fuzz FuzzParseTexts -fuzztime 1m ./internal/accesslog
 	go test -run '^$$' -fuzz FuzzLines -fuzztime 1m ./internal/accesslog
 	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

@@ -132,7 +132,7 @@ func (c *Comparer) Report() *report.Comparison {
 
 func (c *change) report(zones []Zone) []report.ClientChange {
 	clients := []report.ClientChange{}
-	for _, k := range c.top.sorted() {
+	for _, k := range c.top {
 		client := report.ClientChange{Client: k.shown, Requests: k.denied, Zones: []string{}}
 		for zone, denies := range c.clients.At(k.key).zones {
 			if denies {

@@ -147,7 +147,7 @@ func (z *zoneStatistics) report() report.Zone {
 	if z.denied > 0 {
 		r.FirstDenied, r.LastDenied = timeOf(z.firstDenied), timeOf(z.lastDenied)
 	}
-	for _, top := range z.top.sorted() {
+	for _, top := range z.top {
 		denials := z.denials[top.order-1]
 		k := report.Key{
 			Key: top.shown, Requests: z.keys.At(top.key).requests, Denied: denials.denied,

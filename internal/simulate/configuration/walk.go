@@ -84,7 +84,7 @@ func (c walkContext) Value(key any) any {
 		return http.Request{Method: logged.Method, URL: &c.walk.original, RequestURI: logged.URI, RemoteAddr: c.walk.remoteAddr()}
 	}
 	value := c.Context.Value(key)
-	if groups, is := value.(map[string]struct{}); is { // which Caddy has under a key of its own
+	if groups, is := value.(map[string]struct{}); is { // whose key Caddy does not export
 		c.walk.groups = groups
 	}
 	return value

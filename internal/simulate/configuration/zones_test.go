@@ -9,7 +9,7 @@ import (
 	ratelimit "github.com/caddy-rate-limit/caddy-rate-limit"
 )
 
-// Whoever adds an option of a zone says here whether simulations decide with it. The handler decides which zone, key and
+// Each option of a zone is in a list here, which says whether simulations decide with it. The handler decides which zone, key and
 // limits a request meets, so options about these need nothing here.
 func TestSimulationsKnowAllZoneOptions(t *testing.T) {
 	decidedByTheHandler := []string{

@@ -111,7 +111,7 @@ func TestCandidatesWithGaps(t *testing.T) {
 	}
 }
 
-// Whoever adds an algorithm, or an option of a limit, says here that proposals know it.
+// Proposals know each algorithm, and each option of a limit.
 func TestProposalsKnowAllLimits(t *testing.T) {
 	options := map[string]string{
 		"initial": "grows in proportion", "warm_up": "is kept, and a peak admits nothing", "cold_factor": "is kept, with warm_up",

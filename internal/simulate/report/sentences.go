@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
-// The texts of this file are those of the text and of the HTML page. They are safe on a terminal.
+// Both the text and the HTML page have the sentences of this file. They are safe on a terminal.
 
 // Sentence says what a zone would have done.
 func (z *Zone) Sentence() string {

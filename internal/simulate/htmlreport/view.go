@@ -16,7 +16,7 @@ type view struct {
 	Span           string
 	Target         string // of the proposals
 	Configurations []*configuration
-	Comparison     *comparison
+	Comparison     *report.Comparison
 	Zones          []*zoneGroup // by name
 	NoRequests     []string     // the zones without requests
 }
@@ -46,7 +46,7 @@ type zoneGroup struct {
 }
 
 func newView(r *report.Report) *view {
-	v := &view{Policy: policy, Log: &r.Log}
+	v := &view{Policy: policy, Log: &r.Log, Comparison: r.Comparison}
 	if r.Log.From != nil && r.Log.To != nil {
 		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), report.Window(r.Log.To.Sub(*r.Log.From).Truncate(time.Second).Seconds()))
 	}
@@ -84,9 +84,6 @@ func newView(r *report.Report) *view {
 		v.Title += " of " + strings.Join(names, " and ")
 	}
 	v.drawTimelines(&n)
-	if r.Comparison != nil {
-		v.Comparison = newComparison(r.Comparison)
-	}
 	return v
 }
 
@@ -146,43 +143,4 @@ func newFinding(id string, z *report.Zone) finding {
 		}
 	}
 	return f
-}
-
-// comparison is the differences between two configurations.
-type comparison struct {
-	*report.Comparison
-	Rows  []comparisonRow
-	Newly clients
-	Gone  clients
-}
-
-type comparisonRow struct {
-	Class, Name, Requests, Width, Clients string
-}
-
-// clients are the clients with most requests of a kind, and how many more there are.
-type clients struct {
-	Shown []report.ClientChange
-	More  int64
-}
-
-func newComparison(c *report.Comparison) *comparison {
-	largest := max(c.NewlyDenied, c.NoMoreDenied, c.DeniedByBoth, 1)
-	row := func(class, name string, n int64, clients string) comparisonRow {
-		return comparisonRow{class, name, number(n), percent(float64(n) / float64(largest)), clients}
-	}
-	return &comparison{
-		Comparison: c,
-		Rows: []comparisonRow{
-			row("newly", "Newly denied, only by B", c.NewlyDenied, number(c.ClientCountNewlyDenied)),
-			row("gone", "No longer denied, only by A", c.NoMoreDenied, number(c.ClientCountNoMoreDenied)),
-			row("both", "Denied by both", c.DeniedByBoth, "–"),
-		},
-		Newly: newClients(c.ClientsNewlyDenied, c.ClientCountNewlyDenied),
-		Gone:  newClients(c.ClientsNoMoreDenied, c.ClientCountNoMoreDenied),
-	}
-}
-
-func newClients(changes []report.ClientChange, all int64) clients {
-	return clients{changes, max(all-int64(len(changes)), 0)}
 }

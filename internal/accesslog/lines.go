@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 )
 
 // maxLine is the longest line without its line ending. Caddy's header fields have at most 1 MiB by default.
 const maxLine = 1 << 20
+
+// usualLine is more than most lines have. A run has room for one more line than its size.
+const usualLine = 4 << 10
 
 // errTooLong reports a line that is not read.
 var errTooLong = errors.New("the line has more than 1 MiB")
@@ -22,7 +24,7 @@ var byteOrderMark = []byte("\xef\xbb\xbf")
 type Line struct {
 	File   string
 	Number int64  // in its file, counted from 1
-	Text   []byte // without the line ending; valid until [Chunk.Release]
+	Text   []byte // without the line ending
 	// Err says why the line can't be read: it is too long, or its file ends within compressed data.
 	// Then Text is empty.
 	Err error
@@ -37,21 +39,6 @@ type run struct {
 	first  int64  // the number of the first line
 	data   []byte // whole lines, each with a newline
 	broken error  // if not nil, another line follows the data, which can't be read
-	isPart bool   // another run has the rest of the memory
-}
-
-// buffers has the memory of runs.
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
-
-// Release gives back the memory of the chunk. The texts of its lines lose their meaning, and also each [Request]
-// that was parsed from them.
-func (c *Chunk) Release() {
-	for _, r := range c.runs {
-		if !r.isPart {
-			buffers.Put(&r.data)
-		}
-	}
-	c.runs = nil
 }
 
 // Each calls yield for each line, in their order. It leaves out empty lines.
@@ -125,10 +112,7 @@ func (l *lineReader) next() (run, error) {
 // add adds a line to a run. The last line of a file can have no newline.
 func (l *lineReader) add(r *run, line []byte) {
 	if r.data == nil {
-		r.data = (*buffers.Get().(*[]byte))[:0]
-		if cap(r.data) < len(line) {
-			r.data = make([]byte, 0, len(line)+l.size+1)
-		}
+		r.data = make([]byte, 0, l.size+len(line)+usualLine)
 	}
 	r.data = append(r.data, line...)
 	if line[len(line)-1] != '\n' {

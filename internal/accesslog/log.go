@@ -134,8 +134,8 @@ func (l *Log) takeLines(s *source) run {
 			s.time = t
 		}
 		if compareSources(l.sources[1], s) < 0 {
-			taken.data, taken.broken, taken.isPart = taken.data[:n], nil, true
-			s.run.data, s.run.isPart = s.run.data[n:], true
+			taken.data, taken.broken = taken.data[:n], nil
+			s.run.data = s.run.data[n:]
 			return taken
 		}
 		n += len(line) + 1

@@ -86,7 +86,6 @@ func readAll(t testing.TB, l *Log) (lines []string) {
 			}
 			lines = append(lines, fmt.Sprintf("%s:%d %s", filepath.Base(line.File), line.Number, text))
 		})
-		c.Release()
 	}
 }
 

@@ -213,6 +213,7 @@ func TestParseFormat(t *testing.T) {
 		"text":                        {[]byte("listening on port 80"), errFormat},
 		"a JSON array":                {[]byte("[]"), errFormat},
 		"a line in JSON":              {[]byte(`{"log":"` + "192.0.2.7 - - [14/Nov/2023:22:13:20 +0000]" + `","stream":"stdout"}`), errFormat},
+		"another time_key":            {[]byte(`{"level":"info","timestamp":1700000000.25,"msg":"serving"}`), ErrNotAccess},
 		"console":                     {append([]byte("2023/11/14 22:13:20.250\tINFO\thttp.log.access\thandled request\t"), line("logger:", "ts:")...), nil},
 		"console with another logger": {append([]byte("2023/11/14 22:13:20.250\tINFO\thttp.log.error\tfailed\t"), line("logger:", "ts:")...), ErrNotAccess},
 		"console without a time":      {append([]byte("INFO\thttp.log.access\thandled request\t"), line("logger:", "ts:")...), errNoTime},

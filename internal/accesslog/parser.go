@@ -51,7 +51,7 @@ type Parser struct {
 // another error for a broken line. After an error r has no meaning.
 //
 // Parse reuses the maps of r. The strings in r and in its maps, and r.TLS, refer to memory of the Parser and of the
-// line. They are valid until the next Parse of the same Parser, and until [Chunk.Release].
+// line. They are valid until the next Parse of the same Parser.
 func (p *Parser) Parse(line []byte, r *Request) error {
 	r.reset()
 	if cap(p.text) > keptMemory || cap(p.values) > keptMemory/16 {

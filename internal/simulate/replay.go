@@ -238,7 +238,6 @@ func (r *lineReader) parse(b *batch) {
 			}
 		}
 	})
-	b.chunk.Release()
 	b.chunk = nil
 }
 

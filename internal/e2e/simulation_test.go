@@ -119,37 +119,6 @@ func TestSimulationReadsOptions(t *testing.T) {
 	}
 }
 
-// benchmarkedVisit returns a usual configuration, and a usual request.
-func benchmarkedVisit(t testing.TB) (loadedSimulation, *accesslog.Request) {
-	s := loadSimulation(t, `{$SITE} {
-	handle /api/* {
-		rate_limit {
-			zone api {
-				match method GET POST
-				key {client_ip}
-				ipv6_prefix 64
-				token_bucket 10 1s 100
-			}
-		}
-		reverse_proxy 127.0.0.1:9000
-	}
-	handle {
-		encode gzip
-		file_server
-	}
-}
-`)
-	return s, loggedGet("/api/v1/things?x=1", "User-Agent", "curl", "Accept", "*/*")
-}
-
-func BenchmarkVisit(b *testing.B) {
-	s, r := benchmarkedVisit(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		s.visit(b, r)
-	}
-}
-
 // The notes say what the log doesn't have of what the configuration uses.
 func TestSimulationNotes(t *testing.T) {
 	const caddyfile = `example.com {
@@ -287,17 +256,6 @@ func TestSimulationOfFailingRoutes(t *testing.T) {
 	connect.Method = http.MethodConnect
 	if got := s.met(s.visit(t, connect)); got != "a=" && got != "a= b=" {
 		t.Errorf("CONNECT met %q", got)
-	}
-}
-
-// A Visit needs few allocations, most of them in Caddy's routes.
-func TestVisitAllocates(t *testing.T) {
-	if caddytest.RaceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	s, r := benchmarkedVisit(t)
-	if n := testing.AllocsPerRun(1000, func() { s.visit(t, r) }); n > 36 {
-		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -228,17 +228,3 @@ func TestStatisticsMemory(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
-
-func TestObserveAllocatesNothing(t *testing.T) {
-	c := &reportConfiguration{maxKeys: 100, zones: []Zone{{Name: "one", Sets: []LimitSet{{Limits: limitsOf(t, "gcra 5 1s")}}}}}
-	s := NewStatistics(c)
-	d := &Decided{Visit: &Visit{}, Zones: []DecidedZone{{ZoneVisit: &ZoneVisit{}, Key: "k", Cost: 1, Reached: true}}}
-	if n := testing.AllocsPerRun(1000, func() {
-		d.Came += 5000
-		d.Denied = !d.Denied
-		d.Zones[0].Denied = d.Denied
-		s.Observe(d)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

@@ -9,11 +9,13 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"io"
 	"maps"
 	"math"
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +108,22 @@ func TestRealScreenshots(t *testing.T) {
 		must(t, os.MkdirAll(pictures, 0o755))
 		must(t, os.WriteFile(pictures+names[i], smaller(t, shot, heights[i]), 0o644))
 	}
+}
+
+// relay sends a request through the page's server, as the page does.
+func relay(t *testing.T, page, method, path, body string) (int, string) {
+	t.Helper()
+	origin, token, _ := strings.Cut(page, "/#token=")
+	r, err := http.NewRequest(method, origin+"/instances/0/"+path, strings.NewReader(body))
+	must(t, err)
+	r.Header.Set("Status-Page-Token", token)
+	r.Header.Set("Origin", origin)
+	response, err := client.Do(r)
+	must(t, err)
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	must(t, err)
+	return response.StatusCode, string(answer)
 }
 
 // shop sends the traffic of a shop until the test ends: customers who come and go, and somebody who

@@ -1,0 +1,135 @@
+//go:build real
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Every button has its effect on requests.
+//
+// Simulated: TestSmoke.
+func TestRealChanges(t *testing.T) {
+	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
+	p := open(t, serve(t, c.admin), desktop)
+	use := func(key string, want ...int) {
+		t.Helper()
+		var got []int
+		for range want {
+			got = append(got, c.get(t, "/", "X-Api-Key", key))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: statuses %v, want %v", key, got, want)
+		}
+	}
+	button := func(list, key, name string) {
+		t.Helper()
+		p.click(p.row(list, key) + fmt.Sprintf(" [aria-label=%q]", name+" key "+key))
+	}
+	use("alice", 200, 200, 429)
+
+	button("top", "alice", "Reset")
+	p.confirm()
+	use("alice", 200, 200, 429)
+
+	button("top", "alice", "Override")
+	p.fill("#change-limits", "token_bucket 5 1h")
+	p.fill("#change-duration", "1h")
+	p.confirm()
+	use("alice", 200, 200, 200)
+	if got := p.text(p.row("overrides", "alice")); !strings.Contains(got, "token_bucket 5 1h · until") {
+		t.Errorf("the override is shown as %q", got)
+	}
+	button("overrides", "alice", "Remove")
+	p.confirm()
+	use("alice", 429)
+	p.wait("document.querySelectorAll('#overrides-rows tr').length === 0")
+
+	button("top", "alice", "Ban")
+	p.fill("#change-duration", "30m")
+	p.confirm()
+	if got := p.text(p.row("bans", "alice")); !strings.Contains(got, "in 30 min") && !strings.Contains(got, "in 29 min") {
+		t.Errorf("the ban is shown as %q", got)
+	}
+	button("top", "alice", "Reset")
+	p.confirm()
+	use("alice", 200)
+
+	// A key that is in no list.
+	p.click("#bans-new")
+	p.fill("#change-key", "bob")
+	p.confirm()
+	use("bob", 429)
+	button("bans", "bob", "Unban")
+	p.confirm()
+	use("bob", 200)
+	p.wait("document.querySelectorAll('#bans-rows tr').length === 0")
+
+	// The look at a key has the same buttons.
+	p.fill("#find-key-text", "bob")
+	p.click("#find-key button")
+	p.wait("document.querySelector('#key-content .bar-text').textContent.startsWith('1 of 2 left')")
+	p.click("#key-content [data-change=override]")
+	p.fill("#change-limits", "unlimited")
+	p.confirm()
+	use("bob", 200, 200, 200)
+	p.wait("document.querySelector('#key-content').textContent.includes('unlimited · no end')")
+	p.click("#key-dialog .close")
+
+	// A mistake is shown where it can be corrected.
+	p.click("#overrides-new")
+	p.fill("#change-key", "carol")
+	p.fill("#change-limits", "tokenbucket 5")
+	p.click("#change-confirm")
+	p.wait("document.getElementById('change-error').textContent.includes('tokenbucket')")
+	p.click("#change-dialog .close")
+	p.wait("!document.getElementById('change-dialog').open")
+}
+
+// The page adds up the instances, shows how they differ, and goes on when one of them ends.
+//
+// Simulated: TestSmoke, TestRelayed.
+func TestRealSeveralInstances(t *testing.T) {
+	a := startCaddy(t, fmt.Sprintf(strictSite, ""))
+	b := startCaddy(t, strings.Replace(fmt.Sprintf(strictSite, ""), "token_bucket 2 1h", "token_bucket 4 1h", 1))
+	p := open(t, serve(t, a.admin, b.admin), desktop)
+	for _, c := range []*caddyProcess{a, b} {
+		for range 10 {
+			c.get(t, "/", "X-Api-Key", "alice")
+		}
+	}
+	// 8 and 6 denials
+	p.wait("[...document.querySelectorAll('#top-rows tr')].some((row) => row.textContent.includes('alice') && row.children[1].textContent === '14')")
+	places := p.text(p.row("top", "alice") + " .places")
+	if !strings.Contains(places, a.admin+": 8") || !strings.Contains(places, b.admin+": 6") {
+		t.Errorf("the denials are of %q", places)
+	}
+	p.wait("document.querySelector('[data-zone=api] .badges').textContent.includes('settings differ')")
+	p.wait("document.getElementById('by-instance-rows').textContent.includes('differ: token_bucket 4 1h')")
+
+	// A change goes to one instance, or to all.
+	p.click(p.row("top", "alice") + " .actions button:last-child")
+	p.wait("document.getElementById('change-where').options.length === 3")
+	evaluate[bool](p, `(() => { const s = document.getElementById('change-where');
+		s.value = [...s.options].find((o) => o.textContent === %q).value; s.dispatchEvent(new Event('change', {bubbles: true})); return true })()`, b.admin+" (memory)")
+	p.confirm()
+	if at, bt := a.get(t, "/", "X-Api-Key", "alice"), b.get(t, "/", "X-Api-Key", "alice"); at != 429 || bt != 200 {
+		t.Errorf("after the reset in one instance: %d and %d, want 429 and 200", at, bt)
+	}
+	p.click(p.row("top", "alice") + " .actions button:last-child")
+	p.confirm()
+	if at, bt := a.get(t, "/", "X-Api-Key", "alice"), b.get(t, "/", "X-Api-Key", "alice"); at != 200 || bt != 200 {
+		t.Errorf("after the reset everywhere: %d and %d, want 200 and 200", at, bt)
+	}
+
+	b.kill()
+	p.wait("document.getElementById('pulse').textContent.startsWith('1 of 2 instances')")
+	p.wait("document.querySelectorAll('.instance')[1].textContent.includes('not reachable for')")
+	p.wait("document.getElementById('by-instance-rows').textContent.includes('not reachable')")
+	for range 3 {
+		a.get(t, "/", "X-Api-Key", "bob")
+	}
+	p.row("top", "bob")
+}

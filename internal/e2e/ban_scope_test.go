@@ -104,45 +104,6 @@ func TestBanOfHandler(t *testing.T) {
 	})
 }
 
-// The look-up is part of the one call of the store, also for requests of no zone. A ban that stands
-// is known without asking the store, as TestDenyCacheBanLookup says.
-func TestBanOfHandlerRoundTrips(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	config := crawlerSite("1h scope handler", "redis "+server.Addr+" {\n timeout 30s\n}\n")
-	c, other := caddytest.Start(t, config), caddytest.Start(t, config)
-	const requests = 50
-	calls := func(c *caddytest.Caddy, path string) int {
-		t.Helper()
-		before := server.Calls(t, "evalsha")
-		for range requests {
-			c.Get(t, path, "Net", "a")
-		}
-		return server.Calls(t, "evalsha") - before
-	}
-	for _, path := range []string{"/", "/all"} {
-		if n := calls(c, path); n < requests || n > requests+5 { // each Caddy checks Redis once, and loads scripts
-			t.Errorf("%s: %d requests took %d script calls", path, requests, n)
-		}
-	}
-	for range 2 {
-		c.Get(t, "/", "Net", "a", "User-Agent", "SomeBot")
-	}
-	for _, instance := range []*caddytest.Caddy{c, other} {
-		instance.Get(t, "/", "Net", "a").WantWait(t, 3600)
-		for _, path := range []string{"/", "/all"} {
-			caddytest.EventuallySees(t, "banned requests take fewer script calls than there are requests", func() int {
-				return calls(instance, path)
-			}, func(n int) bool { return n < requests })
-		}
-		instance.Get(t, "/", "Net", "a", "User-Agent", "SomeBot").WantWait(t, 3600)
-	}
-	keys, err := server.Client.Keys(t.Context(), "*crawlers*").Result()
-	if err != nil || len(keys) != 2 {
-		t.Errorf("%v %q, want a budget and a ban", err, keys)
-	}
-}
-
 // The alternative of the key that a request has decides which ban is looked up. A factor of 0 takes a
 // request out of the zone, whether the zone's match matches it or not.
 func TestBanOfHandlerKeys(t *testing.T) {

@@ -88,16 +88,6 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-// An exempt request of one zone is limited by others.
-func TestExemptOfOneZone(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone a {\n exempt path /free\n gcra 1 1h\n}\nzone b {\n fixed_window 3 1h\n}"))
-	for range 3 {
-		c.Get(t, "/free").Want(t, 200, "RateLimit-Policy", `"b";q=3;w=3600`)
-	}
-	c.Get(t, "/free").Want(t, 429, "RateLimit-Policy", `"b";q=3;w=3600`)
-}
-
 // A matcher that fails answers the request as one of match does.
 func TestExemptFails(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,9 @@ package e2e
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -208,27 +206,4 @@ func TestOverridesOfConcurrencyAlone(t *testing.T) {
 		t.Error(err)
 	}
 	c.Until(t, 200, "Key", "k").Want(t, 200, "RateLimit-Policy", `"api";q=9;w=3600, "api/2";q=1;qu="concurrent-requests"`)
-}
-
-// If an override changes all the time, each request is decided by one of its versions.
-func TestOverridesThatChangeAllTheTime(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, overridable(server, ""))
-	change := func(n int) {
-		setOverride(t, server, "k", fmt.Sprintf(`{"limits":[{"algorithm":"gcra","events":%d,"window":"1h"}]}`, 1000+n), 0)
-	}
-	change(0)
-	ctx, stop := context.WithCancel(t.Context())
-	var changing sync.WaitGroup
-	changing.Go(func() {
-		for n := 1; ctx.Err() == nil; n++ {
-			change(n)
-		}
-	})
-	for range 100 {
-		c.Get(t, "/", "Key", "k").Want(t, 200)
-	}
-	stop()
-	changing.Wait()
 }

@@ -60,34 +60,3 @@ func TestRealDelay(t *testing.T) {
 		}
 	})
 }
-
-// Requests that are held when their configuration ends are held to the end, and pass.
-//
-// Simulated: TestDelayDuringReload, TestQueueLaws.
-func TestRealDelayDuringReload(t *testing.T) {
-	config := caddytest.Site("zone api {\n gcra 1 4s 1\n delay 5s\n}")
-	c := caddytest.Start(t, config)
-	began := time.Now()
-	c.Get(t, "/").Want(t, 200)
-	done := make(chan caddytest.Response, 1)
-	var took time.Duration
-	go func() {
-		r, _ := c.Do("GET", "http://"+c.Site+"/", "")
-		took = time.Since(began)
-		done <- r
-	}()
-	caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 1`)
-	if r := c.Load(t, strings.Replace(config, "respond ok", "respond later", 1), "text/caddyfile"); r.StatusCode != 200 {
-		t.Fatal(r.Text)
-	}
-	r := <-done
-	if took < 4*time.Second {
-		t.Errorf("the delayed request was answered after %v", took)
-	}
-	if r.Response == nil || r.StatusCode != 200 || r.Text != "ok" {
-		t.Errorf("the delayed request got %+v", r)
-	}
-	if r := c.Get(t, "/"); r.Text != "later" {
-		t.Errorf("the new configuration answers %q", r.Text)
-	}
-}

@@ -22,6 +22,13 @@ import (
 
 var bodySeed = flag.Uint64("body-seed", 0, "which bodies TestSettleByAnyBody draws (default: others each time)")
 
+// path is a request's way to Caddy.
+type path struct {
+	client *http.Client
+	url    string // of the site
+	name   string // of the version of HTTP
+}
+
 // versions returns a client for each version of HTTP, with the address of the site.
 func versions(t *testing.T, c *caddytest.Caddy) (all []path) {
 	t.Helper()

@@ -310,38 +310,3 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 		wantCharge(t, c, "another protocol", "upgrade", 10)
 	})
 }
-
-// A stream goes on while Caddy loads another configuration, and is charged by its end.
-func TestSettleByBodyDuringReload(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		u := startScripted(t)
-		config := scriptedSite(t, u, totalTokens, use)
-		c := caddytest.Start(t, config)
-		reloaded := make(chan struct{})
-		u.answer("stream", func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "data: {\"usage\":")
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-reloaded:
-			case <-r.Context().Done():
-			}
-			_, _ = io.WriteString(w, "{\"total_tokens\":35}}\n\n")
-		})
-		answer, err := caddytest.Client.Get(fmt.Sprintf("http://%s/?key=stream", c.Site))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		c.Reload(t, strings.Replace(config, "cost 10", "cost 20", 1))
-		if got := charged(t, c, "stream"); got != 10 {
-			t.Errorf("a stream that goes on is charged %d", got)
-		}
-		close(reloaded)
-		if _, err := io.ReadAll(answer.Body); err != nil {
-			t.Error(err)
-		}
-		wantCharge(t, c, "a stream that has ended", "stream", 35)
-	})
-}

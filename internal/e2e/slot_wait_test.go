@@ -51,26 +51,6 @@ func TestWaitForSlot(t *testing.T) {
 	})
 }
 
-// Time is up for a request that waits.
-func TestWaitForSlotTooLong(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		c := caddytest.Start(t, gated(g, "zone api {\n concurrency 1\n delay 30ms\n}\n"+use))
-		held := c.Hold(t.Context(), "/hold")
-		g.wait(t, 1)
-		for range 3 {
-			c.Get(t, "/").Want(t, 429, "Retry-After", "1", "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`, "RateLimit", `"api";r=0;t=1`)
-		}
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="denied",zone="api"} 3`)
-		c.WaitForLog(t, `"reason":"concurrency","limit":"concurrency 1"`)
-		c.WaitForWaiters(t, 0)
-		g.pass <- struct{}{}
-		<-held
-		waitForSlots(t, c, 1)
-	})
-}
-
 // A slot that one Caddy gives back is found by a request that waits in another Caddy.
 func TestWaitForSlotOfAnotherInstance(t *testing.T) {
 	t.Parallel()
@@ -90,65 +70,6 @@ func TestWaitForSlotOfAnotherInstance(t *testing.T) {
 			t.Errorf("status %d", status)
 		}
 	}
-}
-
-// Requests of two Caddys flood one key. No more of them are in flight than may be, and all pass.
-func TestWaitForSlotsUnderFlood(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		config := gated(g, "zone api {\n concurrency 3\n delay 10m\n}\n"+use)
-		caddys := []*caddytest.Caddy{caddytest.Start(t, config)}
-		if use != "" {
-			caddys = append(caddys, caddytest.Start(t, config))
-		}
-		held := []<-chan int{caddys[0].Hold(t.Context(), "/hold"), caddys[0].Hold(t.Context(), "/hold"), caddys[0].Hold(t.Context(), "/hold")}
-		g.wait(t, 3)
-		waiting := caddys[0].Hold(t.Context(), "/")
-		caddys[0].WaitForWaiters(t, 1) // so all slots are taken when the flood begins
-		for range held {               // the gate lets them pass in any order
-			g.pass <- struct{}{}
-		}
-		for _, done := range append(held, waiting) {
-			<-done
-		}
-		statuses := caddytest.Flood(t, 200, 32, "/short", caddys...)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.most != 3 || statuses[200] != 200 {
-			t.Errorf("%d were in flight at once, and the answers were %v", g.most, statuses)
-		}
-	})
-}
-
-// A request goes on waiting after a reload, in one line with those of the new configuration.
-func TestWaitForSlotDuringReload(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		config := gated(g, "zone api {\n concurrency 1\n delay 1h\n}\n"+use)
-		c := caddytest.Start(t, config)
-		held := c.Hold(t.Context(), "/hold")
-		g.wait(t, 1)
-		waiting := c.Hold(t.Context(), "/hold?old")
-		c.WaitForWaiters(t, 1)
-		c.Reload(t, config+"# again\n")
-		later := c.Hold(t.Context(), "/hold?new")
-		c.WaitForWaiters(t, 2)
-		g.pass <- struct{}{}
-		<-held
-		g.wait(t, 1)
-		c.WaitForWaiters(t, 1)
-		g.pass <- struct{}{}
-		if status := <-waiting; status != 200 {
-			t.Errorf("the request of the old configuration: status %d", status)
-		}
-		g.wait(t, 1)
-		g.pass <- struct{}{}
-		if status := <-later; status != 200 {
-			t.Errorf("the request of the new configuration: status %d", status)
-		}
-	})
 }
 
 // A reload changes the number of slots while requests wait. They get the slots of the new configuration,

@@ -286,45 +286,15 @@ func TestAdminReachesOtherInstances(t *testing.T) {
 	b.UntilAt(t, "/plain?key=p", 200)
 	b.UntilAt(t, "/plain?key=p", 429)
 
-	a.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"unlimited":true}`)
-	for range 5 {
-		b.Get(t, "/?key=k").Want(t, 200)
-	}
-	b.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
-	for _, status := range []int{200, 200, 429} {
-		a.Get(t, "/?key=k").Want(t, status)
-	}
 	b.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"5h"}`)
 	a.UntilAt(t, "/?key=k", 429).WantWait(t, 5*3600)
 	v := seenKey(t, a, "k") // the store is asked, though a remembers the ban
 	wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 5*3600)
-	wantSpan(t, "reset after", v.Budgets[0].Limits[0].ResetAfter, 3600)
 	b.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
 	b.Operate(t, 204, "DELETE", keyPath("k"), "")
 	a.UntilAt(t, "/?key=k", 200)
 	if v := seenKey(t, b, "k"); v.Budgets[0].Ban.Banned {
 		t.Errorf("%+v", v)
-	}
-}
-
-// In a cluster, too, whichever node a key is on.
-func testAdminInCluster(t *testing.T, use string) {
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.user} {query.key}\n fixed_window 2 1h\n concurrency 5\n runtime_overrides\n ban 1h after 2\n}\n"+use))
-	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
-		for _, status := range []int{200, 200, 429, 429} {
-			c.Get(t, "/?key="+key).Want(t, status)
-		}
-		v := seenKey(t, c, key)
-		wantRemaining(t, v, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 0")
-		if !v.Budgets[1].Ban.Banned || v.Budgets[0].Ban.Banned || *v.Budgets[1].Concurrency != (adminapi.Concurrency{Limit: 5}) {
-			t.Errorf("%+v", v)
-		}
-		c.Operate(t, 204, "DELETE", keyPath(key), "")
-		c.Get(t, "/?key="+key).Want(t, 200)
-		c.Operate(t, 204, "PUT", keyPath(key)+"/override", `{"limits":[{"algorithm":"fixed_window","events":7,"window":"1h"}]}`)
-		wantRemaining(t, seenKey(t, c, key), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
-		c.Operate(t, 204, "PUT", keyPath(key)+"/ban", "")
-		c.Get(t, "/?key="+key).WantWait(t, 3600)
 	}
 }
 
@@ -355,32 +325,5 @@ func TestAdminSeveralHandlers(t *testing.T) {
 	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans, and marks those by operators
 	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 64+1 {
 		t.Errorf("%q %v", state, err)
-	}
-}
-
-// An override that can't be read has no effect, and can be replaced.
-func TestAdminOverrideThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, overridable(server, ""))
-	setOverride(t, server, "k", "garbage", 0)
-	v := seenKey(t, c, "k")
-	wantRemaining(t, v, "gcra 2 1h: 2")
-	if v.Override == nil || v.Override.Error == "" {
-		t.Errorf("%+v", v.Override)
-	}
-	c.Operate(t, 204, "DELETE", keyPath("k"), "")
-	c.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
-	if v := seenKey(t, c, "k"); v.Override != nil {
-		t.Errorf("%+v", v.Override)
-	}
-	// A value of another type is no override, and can be replaced.
-	server.Client.HSet(t.Context(), "caddy_rl:{k}:api:o", "a", "b")
-	if v := seenKey(t, c, "k"); v.Override != nil {
-		t.Errorf("%+v", v.Override)
-	}
-	c.Operate(t, 204, "PUT", keyPath("k")+"/override", unlimitedOverride)
-	if v := seenKey(t, c, "k"); v.Override == nil {
-		t.Errorf("%+v", v)
 	}
 }

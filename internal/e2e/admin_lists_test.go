@@ -13,8 +13,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
 // listedBans returns the bans in force of zone api, on all pages.
@@ -105,70 +103,6 @@ func TestAdminListsOverrides(t *testing.T) {
 	})
 }
 
-// Memory keeps the beginning of a long key, so lists have it.
-func TestAdminListsLongKeys(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h after 1\n}\n"))
-	for _, length := range []int{200, 300, 3000} {
-		key := strings.Repeat("x", length)
-		for _, status := range []int{200, 429} {
-			c.Get(t, "/?key="+key).Want(t, status)
-		}
-		want := keys.NewShown("", key, keys.MaxShown).View()
-		if bans := listedBans(t, c, 10); len(bans) != 1 || !reflect.DeepEqual(bans[0].ShownKey, want) {
-			t.Errorf("%d bytes: %+v", length, bans)
-		}
-		c.Operate(t, 204, "DELETE", "zones/api/ban?key="+key, "")
-		c.Operate(t, 204, "PUT", "zones/api/override?key="+key, unlimitedOverride)
-		c.Get(t, "/?key="+key).Want(t, 200)
-		if overrides := listedOverrides(t, c, 10); len(overrides) != 1 || !reflect.DeepEqual(overrides[0].ShownKey, want) {
-			t.Errorf("%d bytes: %+v", length, overrides)
-		}
-		c.Operate(t, 204, "DELETE", "zones/api/override?key="+key, "")
-	}
-}
-
-// With hash_keys nobody sees a key. The hash is the one in the log and in Redis.
-func TestAdminListsHashedKeys(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n override vip unlimited\n ban 1h\n}\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {$HASH_SECRET:a-secret-of-32-bytes-for-this-test}\n}\n"))
-	keys := []string{"alice", strings.Repeat("long", 50), strings.Repeat("long", 500), ""}
-	want := []string{}
-	for _, key := range keys {
-		c.Operate(t, 204, "PUT", "zones/api/ban?key="+key, "")
-		c.Operate(t, 204, "PUT", "zones/api/override?key="+key, unlimitedOverride)
-		c.Get(t, "/?key="+key).Want(t, 429)
-		want = append(want, redisstore.HashedKey("a-secret-of-32-bytes-for-this-test", key))
-	}
-	slices.Sort(want)
-	var bans, overrides []string
-	for _, b := range listedBans(t, c, 10) {
-		if b.Key != nil {
-			t.Errorf("%+v", b)
-		}
-		bans = append(bans, b.HashedKey)
-	}
-	for _, o := range listedOverrides(t, c, 10)[1:] {
-		if o.Key != nil {
-			t.Errorf("%+v", o)
-		}
-		overrides = append(overrides, o.HashedKey)
-	}
-	slices.Sort(bans)
-	slices.Sort(overrides)
-	var denied []string
-	for _, d := range seen[[]adminapi.DeniedKey](t, c, "zones/api/top") {
-		denied = append(denied, d.HashedKey)
-	}
-	if slices.Sort(denied); !slices.Equal(denied, want) {
-		t.Errorf("%q were denied, want %q", denied, want)
-	}
-	if !slices.Equal(bans, want) || !slices.Equal(overrides, want) {
-		t.Errorf("%q and %q, want %q", bans, overrides, want)
-	}
-}
-
 // A ban and an override that one instance sets are listed by another, and hold there.
 func testAdminListsOfAnotherInstance(t *testing.T, use string) {
 	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n" + use)
@@ -189,58 +123,5 @@ func testAdminListsOfAnotherInstance(t *testing.T, use string) {
 	b.Operate(t, 204, "DELETE", "zones/api/ban?key=k7", "")
 	if bans := listedBans(t, a, 100); len(bans) != 29 {
 		t.Errorf("%d bans, want 29", len(bans))
-	}
-}
-
-// A list comes from the store that decides, so there is no list while this store fails.
-func TestAdminListsDuringAnOutage(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h\n}\nredis "+server.Addr))
-	c.Operate(t, 204, "PUT", "zones/api/ban?key=k", "")
-	if bans := listedBans(t, c, 1); len(bans) != 1 {
-		t.Fatalf("%+v", bans)
-	}
-	server.Kill(t)
-	for _, list := range []string{"bans", "overrides"} {
-		for range 10 {
-			if r := c.Operate(t, 503, "GET", "zones/api/"+list, ""); !strings.Contains(r.Text, "can't be listed") {
-				t.Errorf("%s", r.Text)
-			}
-		}
-	}
-}
-
-// A key with any bytes can be written behind ?key=.
-func TestAdminKeyParameter(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone \"a b*[x]?\" {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"))
-	zone := "zones/a%20b*%5Bx%5D%3F/"
-	for _, key := range []string{"", "/", ".", "..", "a/b", "{}", "%2F", "a b+c&d=e", "\xff\x00\r\n", "é", strings.Repeat("x/", 5000)} {
-		path, query := "/?key="+url.QueryEscape(key), "?key="+url.QueryEscape(key)
-		c.Operate(t, 204, "PUT", zone+"override"+query, `{"limits":["gcra 3 1h"]}`)
-		if v := seen[adminapi.Key](t, c, zone+"keys"+query); v.Key != url.PathEscape(key) || v.Override == nil {
-			t.Errorf("%.20q: %+v", key, v)
-		}
-		if len(key) < 1000 { // Caddy's test client has no longer path
-			c.Get(t, path).Want(t, 200, "RateLimit-Policy", `"a b*[x]?";q=3;w=3600`)
-		}
-		c.Operate(t, 204, "DELETE", zone+"override"+query, "")
-		c.Operate(t, 204, "PUT", zone+"ban"+query, "")
-		list := seen[adminapi.BanList](t, c, zone+"bans").Bans
-		if len(list) != 1 || !strings.HasPrefix(url.PathEscape(key), *list[0].Key) || list[0].Cut != (len(key) > 256) {
-			t.Errorf("%.20q: %+v", key, list)
-		}
-		if v := seen[adminapi.Key](t, c, zone+"keys"+query); !v.Budgets[0].Ban.Banned {
-			t.Errorf("%.20q: %+v", key, v)
-		}
-		c.Operate(t, 204, "DELETE", zone+"ban"+query, "")
-		c.Operate(t, 204, "DELETE", zone+"keys"+query, "")
-		if list := seen[adminapi.BanList](t, c, zone+"bans").Bans; len(list) != 0 {
-			t.Errorf("%.20q: %+v", key, list)
-		}
-	}
-	if zones := seen[[]adminapi.Zone](t, c, strings.TrimSuffix(zone, "/")); len(zones) != 1 || zones[0].Name != "a b*[x]?" {
-		t.Errorf("%+v", zones)
 	}
 }

@@ -146,19 +146,3 @@ func TestAdminTop(t *testing.T) {
 		}
 	}
 }
-
-// A Caddyfile of an older limiter may have two zones of one name.
-func TestAdminZonesThatDisagree(t *testing.T) {
-	t.Parallel()
-	zone := func(events int) string {
-		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n events %d\n window 1h\n }\n}\n", events)
-	}
-	c := caddytest.Start(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\nhandle {\n route {\n"+zone(2)+zone(3)+" respond ok\n}\n}\n")
-	c.Get(t, "/?key=k").Want(t, 200)
-	wantRemaining(t, seenKey(t, c, "k"), "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
-	if zones := seen[[]adminapi.Zone](t, c, "zones"); len(zones) != 2 {
-		t.Errorf("%+v", zones)
-	}
-	c.Operate(t, 204, "DELETE", keyPath("k"), "")
-	wantRemaining(t, seenKey(t, c, "k"), "sliding_log 2 1h: 2", "sliding_log 3 1h: 3")
-}

@@ -19,7 +19,7 @@ func TestOperatorsOfCluster(t *testing.T) {
 		return fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n key_prefix %s\n}\n", strings.Join(cluster.Addrs()[:addresses], " "), prefix)
 	}
 	for name, test := range map[string]func(t *testing.T, use string){
-		"keys": testAdminInCluster, "lists": testAdminListsOfAnotherInstance, "changes": testCommandChanges, "verdicts": testExplainVerdicts,
+		"lists": testAdminListsOfAnotherInstance, "changes": testCommandChanges, "verdicts": testExplainVerdicts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, use(name, 2)) })
 	}

@@ -103,38 +103,6 @@ func TestCommandSeveralInstances(t *testing.T) {
 	one.RateLimit(t, "status", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
 }
 
-// Keys of clients can't do anything to a terminal, and can be pasted into a command.
-func TestCommandHostileKeys(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, strings.ReplaceAll(commandSite(""), "{header.Key}", "{query.key}"))
-	keys := map[string]string{ // percent-encoded, and as people see them
-		"%1B%5B2J%1B%5D0%3Bpwned%07": "--encoded %1B%5B2J%1B%5D0%3Bpwned%07",
-		"a%0Ab":                      "--encoded a%0Ab",
-		"%E2%80%AEgpj.exe":           "--encoded %E2%80%AEgpj.exe",
-		"a%20b":                      "'a b'",
-		"%27%24%28id%29":             `''\''$(id)'`,
-		"-x":                         "--encoded %2Dx",
-		"":                           "''",
-		"a/b%2Fc%25":                 "a/b/c%",
-		strings.Repeat("z", 10_000):  strings.Repeat("z", 80) + "… (more than 256 bytes)",
-	}
-	for key := range keys {
-		for range 3 {
-			c.Get(t, "/?key="+key)
-		}
-	}
-	got := c.RateLimit(t, "top", "api").Succeeds(t)
-	lines := strings.Split(strings.TrimSpace(got.Out), "\n")
-	if len(lines) != len(keys)+1 {
-		t.Errorf("it prints\n%s\nwant %d keys", got.Out, len(keys))
-	}
-	for _, shown := range keys {
-		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasSuffix(line, "  "+shown) }) {
-			t.Errorf("it prints\n%s\nwithout %s", got.Out, shown)
-		}
-	}
-}
-
 // Errors say what to write, to start, or to allow.
 func TestCommandErrors(t *testing.T) {
 	t.Parallel()

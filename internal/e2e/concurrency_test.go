@@ -90,27 +90,30 @@ func TestConcurrency(t *testing.T) {
 	})
 }
 
-// Requests in flight keep their slots over a reload, and give them back, also if the new configuration has another store.
+// Requests in flight, and connections that have become another protocol, keep their slots over a reload. They give them
+// back, also if the new configuration has another store.
 func TestConcurrencyOverReload(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
-		config := gated(g, "zone api {\n concurrency 1\n}\n"+use)
+		config := gated(g, "zone api {\n concurrency 2\n}\n"+use)
 		c := caddytest.Start(t, config)
 		for _, next := range []string{config + "# again\n", caddytest.Site("zone another {\n fixed_window 1 1h\n}")} {
 			held := c.Hold(context.Background(), "/hold")
 			g.wait(t, 1)
+			stream := upgrade(t, c)
 			c.Get(t, "/").Want(t, 429)
 			c.Reload(t, next)
 			if strings.Contains(next, "api") {
 				c.Get(t, "/").Want(t, 429)
 			}
+			_ = stream.Close()
 			g.pass <- struct{}{}
 			if status := <-held; status != 200 {
 				t.Errorf("the request in flight ended with %d", status)
 			}
 			c.Reload(t, config)
-			waitForSlots(t, c, 1)
+			waitForSlots(t, c, 2)
 		}
 		if log := c.Logged(); strings.Contains(log, "a call to Redis failed") {
 			t.Errorf("a slot was not given back: %s", log)
@@ -159,18 +162,6 @@ func TestConcurrencyAndLimits(t *testing.T) {
 	} {
 		caddytest.WaitForMetric(t, c, line)
 	}
-}
-
-// In the shadow a full zone lets pass, says nothing, and counts what it would deny.
-func TestConcurrencyInTheShadow(t *testing.T) {
-	t.Parallel()
-	g := startGate(t)
-	c := caddytest.Start(t, gated(g, "zone api {\n concurrency 1\n shadow\n}"))
-	c.Hold(context.Background(), "/hold")
-	g.wait(t, 1)
-	c.Get(t, "/").Want(t, 200, "RateLimit", "", "RateLimit-Policy", "")
-	caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="shadow_denied",zone="api"} 1`)
-	g.pass <- struct{}{}
 }
 
 // A request that a limit delays holds its slot, until its client leaves. Then the next one gets the

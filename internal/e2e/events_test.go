@@ -22,33 +22,7 @@ import (
 )
 
 func init() {
-	caddy.RegisterModule(slowEvent{})
 	caddy.RegisterModule(loadOnEvent{})
-}
-
-// slowEvent is a handler of events that ends when a file exists.
-type slowEvent struct {
-	Until string `json:"until,omitempty"`
-}
-
-func (slowEvent) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "events.handlers.test_slow", New: func() caddy.Module { return new(slowEvent) }}
-}
-
-func (s *slowEvent) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	d.Next()
-	d.Args(&s.Until)
-	return nil
-}
-
-func (s *slowEvent) Handle(context.Context, caddy.Event) error {
-	caddy.Log().Info("a slow handler begins")
-	for {
-		if _, err := os.Stat(s.Until); err == nil {
-			return nil
-		}
-		time.Sleep(time.Millisecond) // a poll: the test makes the file from another process
-	}
 }
 
 // loadOnEvent is a handler of events that loads a Caddyfile, and waits until it is in force.
@@ -209,23 +183,6 @@ func TestEventsOfDenials(t *testing.T) {
 	})
 }
 
-// With hash_keys no event has a text that keys are made of.
-func TestEventsHashKeys(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, onEvents(caddytest.Site(fmt.Sprintf("zone api {\n key {path}\n gcra 1 1h\n ban 1h\n}\nzone tried {\n key {path}\n gcra 1 1h\n shadow\n}\nredis %s {\n timeout 30s\n hash_keys pepper\n}", redistest.Start(t).Addr)), "test_record"))
-	for range 2 {
-		c.Get(t, "/sesame")
-	}
-	for _, name := range []string{caddytest.EventExceeded, caddytest.EventBanned} {
-		waitForEvent(t, c, name, nil).wantFields(t, "remote_ip", "client_ip", "host", "path")
-	}
-	for _, e := range eventsOf(t, c) {
-		if text := fmt.Sprint(e.Data); strings.Contains(text, "sesame") || strings.Contains(text, "127.0.0.1") {
-			t.Errorf("the event %s has %s", e.Name, text)
-		}
-	}
-}
-
 // Redis that fails and works again has events, also if it fails at the start. They go to the
 // configuration in force.
 func TestEventsOfTheStore(t *testing.T) {
@@ -264,38 +221,6 @@ func TestEventsOfTheStore(t *testing.T) {
 	three := caddytest.EventuallySees(t, "the new configuration has the event", look, func(all []recordedEvent) bool { return len(all) == 3 })
 	if e := three[2]; e.Name != caddytest.EventDown {
 		t.Errorf("the last event is %s", e.Name)
-	}
-}
-
-// A handler of events delays neither requests nor the end of its configuration. The events that wait
-// for it go to the next configuration.
-func TestSlowEventHandlers(t *testing.T) {
-	t.Parallel()
-	until := filepath.Join(t.TempDir(), "until")
-	config := caddytest.Site("zone api {\n key {header.Key}\n gcra 1 1h\n}")
-	c := caddytest.Start(t, onEvents(config, "test_slow "+until))
-	deny := func(key string) {
-		t.Helper()
-		c.Get(t, "/"+key, "Key", key).Want(t, 200)
-		c.Get(t, "/"+key, "Key", key).Want(t, 429)
-	}
-	deny("first")
-	c.WaitForLog(t, "a slow handler begins")
-	for n := range 20 {
-		deny(fmt.Sprint("later-", n))
-	}
-	c.Reload(t, onEvents(config, "test_record"))
-	deny("next")
-	waitForEvent(t, c, caddytest.EventExceeded, map[string]any{"path": "/next"})
-	if n := len(eventsOf(t, c)); n != 1 {
-		t.Errorf("%d events are emitted before the slow handler ends", n)
-	}
-	caddytest.WriteFile(t, until, "", 0o600)
-	for n := range 20 {
-		waitForEvent(t, c, caddytest.EventExceeded, map[string]any{"path": fmt.Sprint("/later-", n)})
-	}
-	if n := strings.Count(c.Logged(), "a slow handler begins"); n != 1 {
-		t.Errorf("the slow handler got %d events, want one", n)
 	}
 }
 

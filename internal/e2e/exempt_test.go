@@ -184,36 +184,6 @@ func TestUnlimitedKeys(t *testing.T) {
 	})
 }
 
-// A key without a limit takes slots. Its placeholders and fields describe the slots.
-func TestUnlimitedKeysTakeSlots(t *testing.T) {
-	t.Parallel()
-	g := startGate(t)
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		config := strings.Replace(gated(g, "zone api {\n key {query.key}\n fixed_window 1 1h\n concurrency 2\n override vip unlimited\n}\nproblem_json\nheaders draft x_ratelimit\n"+use),
-			"@limited not path /ready\n", "@limited not path /ready\nheader >X-Seen \"{http.rate_limit.api.limit} {http.rate_limit.api.remaining} {http.rate_limit.api.allowed} {http.rate_limit.api.charged}\"\n", 1)
-		c := caddytest.Start(t, config)
-		const policy = `"api";q=2;qu="concurrent-requests"`
-		for range 3 {
-			c.Get(t, "/?key=vip").Want(t, 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=1`, "X-RateLimit-Limit", "2", "X-Seen", "2 1 true")
-		}
-		held := []<-chan int{c.Hold(t.Context(), "/hold?key=vip"), c.Hold(t.Context(), "/hold?key=vip")}
-		g.wait(t, 2)
-		r := c.Get(t, "/?key=vip")
-		r.Want(t, 429, "Retry-After", "1", "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=1`, "X-Seen", "2 0 false")
-		r.WantProblem(t, 429, "quota-exceeded", "api")
-		c.WaitForLog(t, `"reason":"concurrency","limit":"concurrency 2"`)
-		for range held {
-			g.pass <- struct{}{}
-		}
-		for _, h := range held {
-			<-h
-		}
-		caddytest.EventuallySees(t, "the slots are free", func() int64 { return seenKey(t, c, "vip").Budgets[0].Concurrency.InUse }, func(n int64) bool { return n == 0 })
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="denied",zone="api"} 1`)
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 5`)
-	})
-}
-
 // A key without a limit, slots and ban costs no script call. With a factor of 0 a request passes
 // whatever the zone has.
 func TestUnlimitedKeysCostNothing(t *testing.T) {

@@ -343,7 +343,7 @@ func TestExplainRedisAway(t *testing.T) {
 	}
 }
 
-// Explanations, requests and reloads go on at the same time.
+// The admin API, explanations, requests and reloads go on at the same time, also if a configuration is rejected.
 func TestExplainWhileReloading(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
@@ -353,13 +353,20 @@ func TestExplainWhileReloading(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		duringReloads(t, c, func() bool {
+		duringReloads(t, c, func() (answered bool) {
 			_, _ = c.Do("GET", "http://"+c.Site+"/?key=other", "")
-			r, err := c.Do("POST", "http://"+c.Admin+"/rate_limit/explain", string(body))
-			if err == nil && (r.StatusCode != 200 || !strings.Contains(r.Text, `"verdict":"allowed"`) || !strings.Contains(r.Text, `"remaining":5`)) {
-				t.Errorf("%d %s", r.StatusCode, r.Text)
+			for _, request := range [][]string{{"POST", "explain", string(body)}, {"GET", keyPath("k"), ""}} {
+				r, err := c.Do(request[0], "http://"+c.Admin+"/rate_limit/"+request[1], request[2])
+				if answered = err == nil; answered && (r.StatusCode != 200 || !strings.Contains(r.Text, `"remaining":5`)) {
+					t.Errorf("%d %s", r.StatusCode, r.Text)
+				}
 			}
-			return err == nil
-		}, func(n int) (string, int) { return fmt.Sprintf("%s# %d\n", config, n), 200 })
+			return answered
+		}, func(n int) (string, int) {
+			if n%2 == 0 {
+				return fmt.Sprintf("%s# %d\nnonsense\n", config, n), 400
+			}
+			return fmt.Sprintf("%s# %d\n", config, n), 200
+		})
 	})
 }

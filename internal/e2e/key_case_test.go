@@ -9,8 +9,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
 // With key_case lower, the case of a key doesn't count for requests, overrides and operators.
@@ -66,43 +64,6 @@ func TestKeyCase(t *testing.T) {
 			t.Error(zones)
 		}
 	})
-}
-
-// Without key_case, the case counts.
-func TestKeyCaseCounts(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.user}\n gcra 1 1h\n override VIP unlimited\n}"))
-	for _, key := range []string{"Alice", "alice", "ALICE", "vip", "VIP", "VIP"} {
-		c.Get(t, "/?user="+key).Want(t, 200)
-	}
-	c.Get(t, "/?user=vip").Want(t, 429)
-}
-
-// A key is folded before it is hashed.
-func TestKeyCaseOfHashedKeys(t *testing.T) {
-	t.Parallel()
-	const secret = "a-secret-of-hashing"
-	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.user}\n key_case lower\n gcra 1 1h\n override VIP unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", server.Addr, secret)))
-	c.Get(t, "/?user=Alice").Want(t, 200)
-	c.Get(t, "/?user=ALICE").Want(t, 429)
-	keys, err := server.Client.Keys(t.Context(), "*").Result()
-	if want := redisstore.HashedKey(secret, "alice"); err != nil || len(keys) != 1 || !strings.Contains(keys[0], want) {
-		t.Errorf("Redis has %q, want one key with %s: %v", keys, want, err)
-	}
-	if zones := c.Operate(t, 200, "GET", "zones", "").Text; !strings.Contains(zones, redisstore.HashedKey(secret, "vip")) {
-		t.Error(zones)
-	}
-}
-
-// An empty key is found although the text around its placeholder has upper-case letters.
-func TestKeyCaseOfEmptyKeys(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key User:{query.user}\n key_case lower\n gcra 1000 1h\n}"))
-	for range 100 {
-		c.Get(t, "/")
-	}
-	c.WaitForLog(t, "the key of a zone was empty for 100 requests in a row")
 }
 
 func TestWarningsOfKeyCase(t *testing.T) {

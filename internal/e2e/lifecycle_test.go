@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"strings"
@@ -65,79 +64,6 @@ func TestReloads(t *testing.T) {
 	})
 }
 
-// PATCH changes one limit, by path and by @id; other zones keep their budgets.
-func TestPatch(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, caddytest.Site("zone a {\n gcra 5 1h\n}\nzone b {\n gcra 9 1h\n}\n"+use))
-		r, err := c.Do("GET", "http://"+c.Admin+"/config/", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var config map[string]any
-		if err := json.Unmarshal([]byte(r.Text), &config); err != nil {
-			t.Fatal(err)
-		}
-		// Find the handler, give the limit of zone a an @id, and its path.
-		path := ""
-		var find func(v any, at string)
-		find = func(v any, at string) {
-			switch v := v.(type) {
-			case map[string]any:
-				if v["handler"] == "rate_limit" {
-					path = at + "/rate_limits/a/limits/0"
-					v["rate_limits"].(map[string]any)["a"].(map[string]any)["limits"].([]any)[0].(map[string]any)["@id"] = "the_limit"
-				}
-				for k, inner := range v {
-					find(inner, at+"/"+k)
-				}
-			case []any:
-				for i, inner := range v {
-					find(inner, fmt.Sprint(at, "/", i))
-				}
-			}
-		}
-		find(config, "/config")
-		text, _ := json.Marshal(config)
-		if r := c.Load(t, string(text), "application/json"); r.StatusCode != 200 {
-			t.Fatal(r.Text)
-		}
-		c.Get(t, "/").Want(t, 200, "RateLimit", `"a";r=4;t=720, "b";r=8;t=400`)
-
-		r, err = c.Do("PATCH", "http://"+c.Admin+path+"/events", "50", "Content-Type", "application/json")
-		if err != nil || r.StatusCode != 200 {
-			t.Fatal(err, r.StatusCode, r.Text)
-		}
-		c.Settle(t)
-		c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"a";q=50;w=3600, "b";q=9;w=3600`)
-		if got := c.Get(t, "/").Field("RateLimit"); !strings.HasPrefix(got, `"a";r=48;`) || !strings.Contains(got, `"b";r=6;`) {
-			t.Errorf("after PATCH by path: %s", got)
-		}
-
-		r, err = c.Do("PATCH", "http://"+c.Admin+"/id/the_limit", `{"@id":"the_limit","algorithm":"token_bucket","events":7,"window":"1000h"}`, "Content-Type", "application/json")
-		if err != nil || r.StatusCode != 200 {
-			t.Fatal(err, r.StatusCode, r.Text)
-		}
-		c.Settle(t)
-		if got := c.Get(t, "/").Field("RateLimit"); !strings.HasPrefix(got, `"a";r=6;`) || !strings.Contains(got, `"b";r=5;`) {
-			t.Errorf("after PATCH by @id: %s", got)
-		}
-
-		for _, bad := range []struct{ field, value, want string }{
-			{"events", "-1", "events must be above 0, not -1"}, {"burst", "0", "burst must not be 0: leave it out for as many as events"},
-		} {
-			r, err = c.Do("POST", "http://"+c.Admin+"/id/the_limit/"+bad.field, bad.value, "Content-Type", "application/json")
-			if err != nil || r.StatusCode == 200 || !strings.Contains(r.Text, bad.want) {
-				t.Errorf("a bad change: %v %d %s", err, r.StatusCode, r.Text)
-			}
-		}
-		c.Settle(t)
-		if got := c.Get(t, "/").Field("RateLimit"); !strings.HasPrefix(got, `"a";r=5;`) {
-			t.Errorf("after a rejected PATCH: %s", got)
-		}
-	})
-}
-
 // A request that was on its way when its configuration was replaced is still
 // decided, by that configuration, and charged once.
 func TestReloadDuringRequests(t *testing.T) {
@@ -191,22 +117,6 @@ func TestReloadKeepsConnections(t *testing.T) {
 	caddytest.EventuallySees(t, "no connection is open after the last configuration that names this Redis", connections, func(open map[string]bool) bool { return len(open) == 0 })
 }
 
-// Zones written for another limiter may share a name and nothing else. The charge of each doesn't
-// depend on their order.
-func TestPlainZonesOfOneName(t *testing.T) {
-	t.Parallel()
-	zone := "rate_limit %s {\n zone api {\n  key %s\n  events %d\n  window 1h\n }\n}\n"
-	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+
-		fmt.Sprintf(zone, "/a*", "static", 3)+fmt.Sprintf(zone, "/b*", "{client_ip}", 3)+fmt.Sprintf(zone, "/a2", "static", 3)+"respond ok\n")
-	c.WaitForLog(t, "a zone is defined twice with different settings")
-	c.Get(t, "/a").Want(t, 200, "RateLimit", `"api";r=2;t=3600`)
-	c.Get(t, "/b").Want(t, 200, "RateLimit", `"api";r=2;t=3600`)
-	c.Get(t, "/b").Want(t, 200, "RateLimit", `"api";r=1;t=3600`)
-	c.Get(t, "/a2") // two handlers, one zone: charged twice
-	c.Get(t, "/a").Want(t, 429)
-	c.Get(t, "/b").Want(t, 200, "RateLimit", `"api";r=0;t=3600`)
-}
-
 // A zone keeps its budgets when another of its name and with other settings comes or goes,
 // whichever stands first, and neither spends those of the other.
 func TestPlainZonesKeepTheirBudgets(t *testing.T) {
@@ -243,24 +153,4 @@ func TestPlainZonesKeepTheirBudgets(t *testing.T) {
 		c.Reload(t, config(zone("/a", "{header.Other} static", 5, "status 403")))
 		left("/a", 0)
 	})
-}
-
-// The bound of the store in memory is the configuration's.
-func TestMaxKeys(t *testing.T) {
-	t.Parallel()
-	config := strings.Replace(caddytest.Site("zone api {\n key {header.Key}\n gcra 1 1h\n}"), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\t\tmemory {\n\t\t\tmax_keys 10\n\t\t}\n\t}", 1)
-	c := caddytest.Start(t, config)
-	passed := 0
-	for i := range 30 {
-		if c.Get(t, "/", "Key", fmt.Sprint(i)).StatusCode == 200 {
-			passed++
-		}
-	}
-	if passed != 11 {
-		t.Errorf("%d of 30 keys passed; want the 10 there is room for, and 1 for all the others", passed)
-	}
-	c.WaitForLog(t, "the memory store is full")
-	c.Reload(t, strings.Replace(config, "max_keys 10", "max_keys 100", 1))
-	c.Get(t, "/", "Key", "29").Want(t, 200)
-	c.Get(t, "/", "Key", "3").Want(t, 429)
 }

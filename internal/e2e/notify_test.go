@@ -126,21 +126,3 @@ func TestExampleWebhook(t *testing.T) {
 		return slices.Clone(told)
 	}, func(told []string) bool { return slices.Equal(told, want) })
 }
-
-// With hash_keys, neither the message nor the event has the key, but its HMAC.
-func TestNotifyHashesKeys(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, onEvents(caddytest.Site(fmt.Sprintf("zone plan {\n key {query.key}\n calendar 2 year\n notify 50%%\n}\n"+
-		"redis %s {\n timeout 30s\n hash_keys {env.TEST_SECRET}\n}\nlog_key", redistest.Start(t).Addr)), "test_record"))
-	c.Get(t, "/?key=sesame")
-	e := waitForEvent(t, c, caddytest.EventThreshold, map[string]any{"zone": "plan", "percent": 50.0})
-	c.WaitForLog(t, `"a share of a limit is used"`)
-	if text := fmt.Sprint(e.Data); strings.Contains(text, "sesame") || fmt.Sprint(e.Data["key"]) == "<nil>" {
-		t.Errorf("the event has %s", text)
-	}
-	for line := range strings.Lines(c.Logged()) {
-		if strings.Contains(line, "a share of a limit") && strings.Contains(line, "sesame") {
-			t.Errorf("the log has %s", line)
-		}
-	}
-}

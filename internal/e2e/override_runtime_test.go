@@ -3,11 +3,11 @@ package e2e
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -89,6 +89,9 @@ func TestOverridesThatCannotBeRead(t *testing.T) {
 			c.Get(t, "/", "Key", key).Want(t, want, "RateLimit-Policy", `"api";q=2;w=3600`)
 		}
 	}
+	if v := seen[adminapi.Key](t, c, keyPath("k0")); v.Override == nil || v.Override.Error == "" {
+		t.Errorf("%+v", v.Override)
+	}
 	setOverride(t, server, "", "zzz", 0)
 	c.WaitForLog(t, "the override of a key can't be read")
 	caddytest.Flood(t, 64, 64, "/", c) // without a key
@@ -126,84 +129,4 @@ func TestOverrideRoundTrips(t *testing.T) {
 			t.Errorf("%s: 50 requests took %d script calls", key, n)
 		}
 	}
-}
-
-// All that goes with limits goes with those of an override, and with none.
-func TestOverridesTogether(t *testing.T) {
-	t.Parallel()
-	const strict = `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`
-	server := redistest.Start(t)
-	c := caddytest.Start(t, overridable(server, ""))
-	for name, test := range map[string]struct {
-		options, override string
-		statuses          string
-	}{
-		"concurrency":            {"concurrency 1", unlimitedOverride, "200 200 200 200"},
-		"settle":                 {"settle {\n match status 500\n}", strict, "200 200 200 200"},
-		"settle unlimited":       {"settle {\n match status 200\n cost 5\n}", unlimitedOverride, "200 200 200 200"},
-		"settle costs":           {"settle {\n cost 2\n}", strict, "200 429 429 429"},
-		"ban":                    {"ban 1h after 1", strict, "200 429 429 429"},
-		"ban unlimited":          {"ban 1h after 1", unlimitedOverride, "200 200 200 200"},
-		"delay unlimited":        {"delay 1h", unlimitedOverride, "200 200 200 200"},
-		"shadow":                 {"shadow", strict, "200 200 200 200"},
-		"uniform":                {"mode uniform", strict, "200 429 429 429"},
-		"factor":                 {"factor {header.Factor}", strict, "200 429 429 429"},
-		"plan":                   {"plan {header.Plan} {\n free unlimited\n}", strict, "200 429 429 429"},
-		"plan and no override":   {"plan {header.Plan} {\n free unlimited\n}", "", "200 200 200 200"},
-		"limits and no override": {"cost 1", "", "200 200 429 429"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c.Reload(t, overridable(server, test.options))
-			setOverride(t, server, name, test.override, 0)
-			var statuses []string
-			for range 4 {
-				r := c.Get(t, "/", "Key", name, "Plan", "free", "Factor", "1")
-				statuses = append(statuses, fmt.Sprint(r.StatusCode))
-			}
-			if got := strings.Join(statuses, " "); got != test.statuses {
-				t.Errorf("statuses %s, want %s", got, test.statuses)
-			}
-		})
-	}
-}
-
-// While Redis fails, an instance goes on by the overrides it knows of.
-func TestOverridesOutage(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, overridable(server, ""))
-	setOverride(t, server, "free", unlimitedOverride, 0)
-	setOverride(t, server, "strict", `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`, 0)
-	for _, key := range []string{"free", "strict", "usual"} {
-		c.Get(t, "/", "Key", key).Want(t, 200)
-	}
-	server.Kill(t)
-	for key, statuses := range map[string][]int{"free": {200, 200, 200, 200}, "strict": {200, 429}, "usual": {200, 200, 429}} {
-		for _, status := range statuses {
-			c.Get(t, "/", "Key", key).Want(t, status)
-		}
-	}
-}
-
-// In a zone with concurrency alone, an override can add limits. An unlimited one lifts no slots.
-func TestOverridesOfConcurrencyAlone(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	g := startGate(t)
-	c := caddytest.Start(t, gated(g, "zone api {\n key {header.Key}\n runtime_overrides\n concurrency 1\n}\nredis "+server.Addr))
-	held := make(chan error)
-	go func() {
-		_, err := c.Do(http.MethodGet, "http://"+c.Site+"/hold", "", "Key", "k")
-		held <- err
-	}()
-	g.wait(t, 1)
-	c.Get(t, "/", "Key", "k").Want(t, 429, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`)
-	setOverride(t, server, "k", unlimitedOverride, 0)
-	c.Get(t, "/", "Key", "k").Want(t, 429, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`)
-	setOverride(t, server, "k", `{"limits":[{"algorithm":"fixed_window","events":9,"window":"1h"}]}`, 0)
-	g.pass <- struct{}{}
-	if err := <-held; err != nil {
-		t.Error(err)
-	}
-	c.Until(t, 200, "Key", "k").Want(t, 200, "RateLimit-Policy", `"api";q=9;w=3600, "api/2";q=1;qu="concurrent-requests"`)
 }

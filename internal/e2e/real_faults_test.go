@@ -5,9 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -196,69 +194,6 @@ func TestRealLocalWhileRedisIsSlow(t *testing.T) {
 	if last := caddytest.Flood(t, limit, 16, "/", caddys...); last[200] != limit/2 || last[429] != limit/2 {
 		t.Errorf("afterwards: %v, want what Redis had left", last)
 	}
-}
-
-// Thousands of clients leave before they are answered. They don't count as failures of Redis. They
-// do no harm to others whose checks travel with theirs, and leave nothing behind.
-//
-// Simulated: TestFaults, TestCombinations.
-func TestRealClientsThatLeave(t *testing.T) {
-	const limit, leavers = 300, 2000
-	server := redistest.Start(t)
-	link := caddytest.StartLink(t, server.Addr)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {path}\n fixed_window %d 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", limit, link.Addr)))
-	caddytest.Flood(t, 32, 16, "/warm", c)
-	had := goroutines(t, c)
-	link.Set(relay.Fault{}, relay.Fault{Delay: 20 * time.Millisecond, Jitter: 10 * time.Millisecond})
-	requests := startLoad(t, 8, "/stays", c)
-	comeAndLeave := func(after time.Duration) {
-		conn, err := net.Dial("tcp", c.Site)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		_, _ = fmt.Fprintf(conn, "GET /leaves HTTP/1.1\r\nHost: %s\r\n\r\n", c.Site)
-		time.Sleep(after) // clients leave at different moments of a decision
-		_ = conn.Close()
-	}
-	var wg sync.WaitGroup
-	for i := range 50 {
-		wg.Go(func() {
-			for n := i; n < leavers; n += 50 {
-				comeAndLeave(time.Duration(n%10) * 5 * time.Millisecond) // some of them while they are asked about
-			}
-		})
-	}
-	wg.Wait()
-	look := func() int64 { return c.Remaining(t, "api", "/leaves") }
-	caddytest.EventuallySees(t, "those who leave have used up their budget", look, func(remaining int64) bool {
-		for range min(remaining, 10) { // on a busy machine few of them come to be asked about
-			comeAndLeave(50 * time.Millisecond)
-		}
-		return remaining == 0
-	})
-	requests.stop()
-	requests.only(t, 200, 429, 503)
-	after := caddytest.Flood(t, limit+50, 8, "/stays", c)
-	if admitted := requests.statuses[200] + after[200]; admitted != limit || after[429] < 50 {
-		t.Errorf("of those who stay %d were admitted, want %d; the last %v", admitted, limit, after)
-	}
-	if left := caddytest.Flood(t, 50, 8, "/leaves", c); left[429] != 50 {
-		t.Errorf("what the others left: %v, want their budget to be used up", left)
-	}
-	busy := 0.0 // a slow machine sends some too late, which Redis is not blamed for
-	for labels, n := range caddytest.Metrics(t, c, "caddy_rate_limit_store_errors_total") {
-		if !strings.Contains(labels, `"busy"`) {
-			t.Errorf("failures of Redis: %s %v", labels, n)
-		}
-		busy += n
-	}
-	if n := requests.statuses[503]; float64(n) > busy {
-		t.Errorf("%d requests got 503, but only %v were sent too late", n, busy)
-	}
-	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 0")
-	waitForGoroutines(t, c, had)
-	t.Logf("slowest of those who stay: %v", requests.slowest.Round(time.Millisecond))
 }
 
 // goroutines counts those of a Caddy, without any that serve idle connections.

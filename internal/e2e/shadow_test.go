@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -92,76 +91,4 @@ func TestShadowOutage(t *testing.T) {
 	c := caddytest.Start(t, caddytest.Site("zone tried {\n shadow\n gcra 1 1h\n}\nzone real {\n match path /real\n gcra 1 1h\n}\nredis localhost:1\non_store_error deny"))
 	c.Get(t, "/").Want(t, 200, "Retry-After", "")
 	c.Get(t, "/real").Want(t, 503, "Retry-After", "1")
-}
-
-// A request that a shadow would have denied has no response to charge for.
-func TestShadowSettles(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, strings.Replace(caddytest.Site("zone api {\n shadow\n fixed_window 5 1h\n cost 3\n settle {\n  cost {http.response.header.X-Cost}\n }\n}"),
-		"respond ok", "header X-Cost 4\nrespond \"{http.rate_limit.api.allowed} {http.rate_limit.api.remaining}\"", 1))
-	for i, want := range []string{"true 2", "false 1", "false 1"} {
-		caddytest.WantText(t, fmt.Sprint("request ", i+1), c.Get(t, "/").Text, want)
-	}
-}
-
-// With enforce only requests of a part of the keys are denied. That part only grows, and is
-// the same in every instance.
-func TestEnforce(t *testing.T) {
-	t.Parallel()
-	const keys = 60
-	config := func(percent string) string {
-		return caddytest.Site("zone api {\n key {header.Key}\n fixed_window 1 1h\n " + percent + "\n}")
-	}
-	denied := func(c *caddytest.Caddy) (set [keys]bool) {
-		for i := range keys {
-			key := fmt.Sprint("key ", i)
-			c.Get(t, "/", "Key", key)
-			set[i] = c.Get(t, "/", "Key", key).StatusCode == 429
-		}
-		return set
-	}
-	c, other := caddytest.Start(t, config("enforce 30")), caddytest.Start(t, config("enforce 30"))
-	few := denied(c)
-	if again := denied(other); again != few {
-		t.Errorf("two instances deny different keys: %v and %v", few, again)
-	}
-	c.Reload(t, config("enforce 60.5"))
-	more := denied(c)
-	count := 0
-	for i := range keys {
-		if few[i] && !more[i] {
-			t.Errorf("key %d is enforced at 30 %%, and not at 60.5 %%", i)
-		}
-		if more[i] && !few[i] {
-			count++
-		}
-	}
-	if count == 0 {
-		t.Error("60.5 % are as many keys as 30 %")
-	}
-	c.Reload(t, config("enforce 100"))
-	for i, enforced := range denied(c) {
-		if !enforced {
-			t.Errorf("key %d is not enforced at 100 %%", i)
-		}
-	}
-}
-
-// A shadow with delay charges in advance, but holds nothing and takes no place.
-func TestShadowDelay(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone api {\n shadow\n gcra 1 1000h 1\n delay 1500h 1\n}\nzone other {\n gcra 1 1000h 1\n delay 1500h\n match path /other\n}"))
-	for _, want := range []string{"allowed 1", "allowed 2", "shadow_denied 1", "shadow_denied 2"} {
-		c.Get(t, "/").Want(t, 200)
-		outcome, n, _ := strings.Cut(want, " ")
-		caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %s`, outcome, n))
-	}
-	caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 0`)
-	// Another zone delays it all the same.
-	c.Get(t, "/other").Want(t, 200)
-	client, leave := context.WithCancel(t.Context())
-	held := c.Hold(client, "/other")
-	caddytest.WaitForMetric(t, c, `caddy_rate_limit_waiting{for="limit",zone="other"} 1`)
-	leave()
-	<-held
 }

@@ -296,28 +296,6 @@ func TestTracingOfWaits(t *testing.T) {
 	})
 }
 
-// If the store knows another override than the handler, the handler decides again. That is no failure.
-func TestTracingOfOverrides(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		o := collector()
-		config := tracedSite(caddytest.Site("zone api {\n key {header.X-Key}\n fixed_window 5 1000h\n runtime_overrides\n}\n" + use))
-		c := caddytest.Start(t, config)
-		r, err := c.Do("PUT", "http://"+c.Admin+"/rate_limit/zones/api/keys/k/override", `{"unlimited": true}`)
-		if err != nil || r.StatusCode >= 300 {
-			t.Fatalf("%v: %s", err, r.Text)
-		}
-		c.Reload(t, config+"# changed\n") // the new handler doesn't know the override
-		decision := "\nrate_limit.decide cached=false store=memory"
-		if use != "" {
-			decision = "\nrate_limit.decide cached=false store=redis"
-		}
-		if got, want := traced(t, c, o, "GET", "/", "", "X-Key", "k"), " api.outcome=overridden"+decision+decision; got != want {
-			t.Errorf("the trace is\n%s\nwant\n%s", got, want)
-		}
-	})
-}
-
 // A failure of the store is in the span of the decision. If local budgets decide, the span says so.
 func TestTracingOfStoreErrors(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 )
 
 // A month ends when it ends in Berlin by the clock of Redis, although the clocks of both instances are a year behind. A quota of a
-// month is granted once, through any instance, and not one request more.
+// month is granted once, through any instance, and not one request more. A step back of the clock is reported.
 func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.StartClock(t)
@@ -66,9 +66,13 @@ func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
 	until(-40 * 24 * time.Hour) // more than a period later at once
 	useUp("a")
 	use("b", 200, 200, 200, 200, 200, 200, 429)
+	clock.Set(t, 0)
 	for _, c := range caddys {
+		c.Get(t, "/", "X-Key", "c").Want(t, 200)
+		caddytest.WaitForMetric(t, c, "caddy_rate_limit_clock_steps_total 1")
+		c.WaitForLog(t, "the clock of Redis stepped back")
 		if strings.Contains(c.Logged(), "a Redis fails") {
-			t.Error("the turn of a month is an outage")
+			t.Error("the turn of a month, or a step of the clock, is an outage")
 		}
 	}
 }

@@ -167,35 +167,6 @@ func TestRealFaultsUnderLoad(t *testing.T) {
 	}
 }
 
-// A Redis that answers too late is replaced by a budget of each process. It decides again once it
-// answers in time. It doesn't charge messages that it reads too late.
-//
-// Simulated: TestFaults, TestStalledRedis.
-func TestRealLocalWhileRedisIsSlow(t *testing.T) {
-	const limit = 200
-	server := redistest.Start(t)
-	link := caddytest.StartLink(t, server.Addr)
-	config := caddytest.Site(fmt.Sprintf("zone api {\n gcra %d 1000d\n}\nredis %s {\n timeout 3s\n}", limit, link.Addr))
-	caddys := []*caddytest.Caddy{caddytest.Start(t, config), caddytest.Start(t, config)}
-	if first := caddytest.Flood(t, limit/2, 16, "/", caddys...); first[200] != limit/2 {
-		t.Errorf("to begin with: %v", first)
-	}
-	link.Set(relay.Fault{Delay: 4 * time.Second}, relay.Fault{})
-	for _, c := range caddys {
-		if own := caddytest.Flood(t, limit+50, 16, "/", c); own[200] != limit || own[429] != 50 {
-			t.Errorf("while Redis is slow: %v, want a budget of this process", own)
-		}
-		c.WaitForLog(t, "Redis fails, and is not asked until it works again")
-	}
-	link.Set(relay.Fault{}, relay.Fault{})
-	for _, c := range caddys {
-		caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 0")
-	}
-	if last := caddytest.Flood(t, limit, 16, "/", caddys...); last[200] != limit/2 || last[429] != limit/2 {
-		t.Errorf("afterwards: %v, want what Redis had left", last)
-	}
-}
-
 // goroutines counts those of a Caddy, without any that serve idle connections.
 func goroutines(t *testing.T, c *caddytest.Caddy) (n int) {
 	t.Helper()

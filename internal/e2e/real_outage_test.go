@@ -5,8 +5,6 @@ package e2e
 import (
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,59 +46,6 @@ func TestRealRedisHangs(t *testing.T) {
 	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 0")
 	if r := c.Get(t, "/"); r.StatusCode != 200 || !strings.HasPrefix(r.Field("RateLimit"), `"api";r=98;`) {
 		t.Errorf("afterwards: %d %s, want nothing charged meanwhile", r.StatusCode, r.Field("RateLimit"))
-	}
-}
-
-// Redis is killed or hangs while requests take and give back slots of one key. on_store_error decides on each
-// request: none is taken for one that Redis was too busy for, whatever it waited for.
-//
-// Simulated: TestSlotsWhileRedisFails.
-func TestRealRedisFailsUnderConcurrency(t *testing.T) {
-	for _, test := range []struct {
-		name, timeout string
-		fail          func(*redistest.Server, testing.TB)
-	}{
-		{"killed", "5s", (*redistest.Server).Kill},
-		{"hangs", "1100ms", (*redistest.Server).Freeze}, // longer than a request may wait to be sent
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			g := startGate(t)
-			server := redistest.Start(t)
-			c := caddytest.Start(t, gated(g, "zone api {\n key static\n concurrency 1000\n}\nredis "+server.Addr+" {\n timeout "+test.timeout+"\n}\n"))
-			var passed atomic.Int64
-			var wg sync.WaitGroup
-			stop := make(chan struct{})
-			for range 16 {
-				wg.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						if r, err := c.Do("GET", "http://"+c.Site+"/short", ""); err != nil || r.StatusCode != 200 {
-							t.Errorf("status %d, error %v", r.StatusCode, err)
-							return
-						}
-						passed.Add(1)
-					}
-				})
-			}
-			more := func() {
-				n := passed.Load() + 200
-				caddytest.EventuallySees(t, fmt.Sprint(n, " requests have passed"), passed.Load, func(all int64) bool { return all >= n || t.Failed() })
-			}
-			more()
-			test.fail(server, t)
-			more()
-			close(stop)
-			wg.Wait()
-			const busy = `caddy_rate_limit_store_errors_total{reason="busy"}`
-			if n := caddytest.Metrics(t, c, busy)[busy]; n != 0 {
-				t.Errorf("%v requests were busy", n)
-			}
-		})
 	}
 }
 

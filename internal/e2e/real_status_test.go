@@ -13,14 +13,14 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A cluster is partly down while some of its nodes fail, and down while all do.
+// A cluster is partly down while some of its nodes fail, and down while all do. Each node has its own events.
 //
-// Simulated: TestStateOfCluster.
+// Simulated: TestStateOfCluster, TestEventsOfTheStore.
 func TestRealStatusOfCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	cluster.KeepMasters(t)
-	c := caddytest.StartProcess(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
-		strings.Join(cluster.Addrs(), " "))))
+	c := caddytest.StartProcess(t, onEvents(caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
+		strings.Join(cluster.Addrs(), " "))), "test_record"))
 	wait := func(state string, failing int) {
 		t.Helper()
 		v := caddytest.EventuallySees(t, "the cluster is "+state, func() adminapi.Redis {
@@ -37,6 +37,10 @@ func TestRealStatusOfCluster(t *testing.T) {
 	masters := slices.Clone(cluster.Nodes[:3])
 	masters[0].Kill(t)
 	wait("partly_down", 1)
+	waitForEvent(t, c, caddytest.EventDown, map[string]any{"address": masters[0].Addr})
+	if all := eventsOf(t, c); len(all) != 1 {
+		t.Errorf("events %v, want one about the node that fails", all)
+	}
 	masters[1].Kill(t)
 	masters[2].Kill(t)
 	wait("down", 3)

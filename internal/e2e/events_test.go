@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -184,15 +185,26 @@ func TestEventsOfDenials(t *testing.T) {
 }
 
 // Redis that fails and works again has events, also if it fails at the start. They go to the
-// configuration in force.
+// configuration in force. The status says since when it fails or works, and why.
 func TestEventsOfTheStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	server.Kill(t)
 	config := caddytest.Site(fmt.Sprintf("zone api {\n gcra 1000 1h\n}\nredis %s", server.Addr))
+	began := time.Now().Truncate(time.Millisecond)
 	c := caddytest.Start(t, onEvents(config, "test_record"))
+	status := func(state string, failing int) {
+		t.Helper()
+		v := caddytest.EventuallySees(t, "Redis is "+state, func() adminapi.Redis { return c.Status(t).Redis[0] },
+			func(v adminapi.Redis) bool { return v.State == state && (v.Error != "") == (failing > 0) }) // the reason follows the state
+		if v.FailingNodes != failing || v.Queued != 0 || v.Since.Before(began) || v.Since.After(time.Now()) || !c.Status(t).Redis[0].Since.Equal(v.Since) {
+			t.Errorf("%+v, and it began at %v", v, began)
+		}
+		began = v.Since
+	}
 	down := waitForEvent(t, c, caddytest.EventDown, map[string]any{"address": server.Addr})
 	down.wantFields(t)
+	status("down", 1)
 	if text := fmt.Sprint(down.Data["error"]); !strings.Contains(text, "refused") {
 		t.Errorf("the error is %q", text)
 	}
@@ -202,6 +214,7 @@ func TestEventsOfTheStore(t *testing.T) {
 	server.Restart(t)
 	up := waitForEvent(t, c, caddytest.EventUp, map[string]any{"address": server.Addr, "requests_answered_503": 0.0, "requests_passed_unlimited": 0.0})
 	up.wantFields(t)
+	status("up", 0)
 	if n := up.Data["requests_decided_locally"].(float64); n < 3 { // readiness isn't limited
 		t.Errorf("%v requests were decided locally, want 3", n)
 	}

@@ -108,12 +108,6 @@ func TestHeadersMerge(t *testing.T) {
 	c.Reload(t, strings.Replace(proxied("s"), "draft x_ratelimit", "x_ratelimit", 1))
 	c.Get(t, "/?X-Ratelimit-Remaining=50&X-Ratelimit-Clear=3").Want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10", "X-RateLimit-Clear", "")
 
-	silent := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrate_limit {\nzone c {\n gcra 10 1h\n}\nheaders x_ratelimit\n}\n%s\n"
-	c.Reload(t, fmt.Sprintf(silent, "")) // nobody writes anything
-	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "9")
-	c.Reload(t, fmt.Sprintf(silent, "error 418\nhandle_errors {\n respond x\n}")) // the error routes do
-	c.Get(t, "/").Want(t, 418, "X-RateLimit-Remaining", "8")
-
 	two := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nroute {\n%s%s}\nrespond ok\n"
 	handler := "rate_limit {\nzone %s {\n gcra %d 1h\n}\nheaders draft x_ratelimit\n}\n"
 	for i, limits := range [][2]int{{5, 50}, {50, 5}} {

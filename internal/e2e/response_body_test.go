@@ -121,8 +121,8 @@ func wantCharge(t *testing.T, c *caddytest.Caddy, what, key string, want int64) 
 
 const totalTokens = "cost {http.rate_limit.response.json.usage.total_tokens}"
 
-// The true cost comes from the body of a response, however it is sent and however it ends. Each request
-// reserves 10.
+// The true cost comes from the body of a response, however it ends. Each request reserves 10. TestSettleByAnyBody has whole
+// bodies.
 func TestSettleByBody(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
@@ -133,33 +133,16 @@ func TestSettleByBody(t *testing.T) {
 		}
 		isJSON, isStream := typed("application/json"), typed("text/event-stream")
 		usage := `{"id":"x","usage":{"prompt_tokens":5,"total_tokens":35}}`
-		long := strings.Repeat("x", 100_000)
 		for i, test := range []struct {
 			name, method string
 			script       http.HandlerFunc
 			want         int64
 		}{
-			{"JSON", "POST", with(isJSON, usage), 35},
-			{"JSON with a charset", "POST", with(typed("Application/JSON; charset=utf-8"), usage), 35},
-			{"text/json", "POST", with(typed("text/json"), usage), 35},
-			{"a kind of JSON", "POST", with(typed("application/vnd.example+json"), usage), 35},
-			{"JSON in pieces", "POST", with(isJSON, `{"usage":{"total_to`, `kens":3`, `5}`, `}`), 35},
-			{"long JSON", "POST", with(isJSON, `{"x":"`+long+`","usage":{"total_tokens":35}}`), 35},
-			{"long JSON with a length", "POST", with(append(isJSON, "Content-Length", strconv.Itoa(len(long)*2+len(`{"x":"","usage":{"total_tokens":35},"y":""}`))),
-				`{"x":"`+long+`","usage":{"total_tokens":35},"y":"`+long+`"}`), 35},
-			{"a number in a string", "POST", with(isJSON, `{"usage":{"total_tokens":"35"}}`), 35},
 			{"a fraction", "POST", with(isJSON, `{"usage":{"total_tokens":34.5}}`), 35},
 			{"two values", "POST", with(isJSON, `{"usage":{"total_tokens":12},"usage":{"total_tokens":35}}`), 35},
-			{"zero", "POST", with(isJSON, `{"usage":{"total_tokens":0}}`), 0},
-			{"null", "POST", with(isJSON, `{"usage":{"total_tokens":null}}`), 10},
-			{"a negative number", "POST", with(isJSON, `{"usage":{"total_tokens":-35}}`), 10},
-			{"no number", "POST", with(isJSON, `{"usage":{"total_tokens":"many"}}`), 10},
 			{"a number that is too long", "POST", with(isJSON, `{"usage":{"total_tokens":35.`+strings.Repeat("0", 100)+`}}`), 10},
-			{"no value", "POST", with(isJSON, `{"usage":{}}`), 10},
 			{"no body", "POST", with(isJSON), 10},
 			{"malformed JSON", "POST", with(isJSON, usage+"}"), 10},
-			{"JSON of an unknown type", "POST", with(typed("text/plain"), usage), 10},
-			{"a type that contains JSON", "POST", with(typed("application/json-seq"), usage), 10},
 			{"HEAD", "HEAD", with(isJSON), 10},
 			{"no content", "POST", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 10},
 			{"not modified", "GET", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, 10},
@@ -172,21 +155,13 @@ func TestSettleByBody(t *testing.T) {
 			{"JSON cut in the value", "POST", with(isJSON, `{"usage":{"total_tokens":3`, "abort"), 10},
 			{"JSON cut before the value", "POST", with(isJSON, `{"id":"x","usage":{`, "abort"), 10},
 
-			{"a stream", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: "+usage+"\n\n", "data: [DONE]\n\n"), 35},
-			{"a stream in odd pieces", "POST", with(isStream, ": hello\r", "\nda", "ta:"+usage[:10], usage[10:]+"\r\n", "\r\ndata: [DONE]\r\n\r\n"), 35},
-			{"a stream with data of several lines", "POST", with(isStream, "event: usage\rdata: {\"usage\":\rdata: {\"total_tokens\":\rdata: 35}}\r\r"), 35},
-			{"a stream that counts", "POST", with(isStream, "data: {\"usage\":{\"total_tokens\":20}}\n\ndata: {\"usage\":{\"total_tokens\":35}}\n\n"), 35},
 			{"a stream with malformed events", "POST", with(isStream, "data: [DONE]\n\ndata: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}}\n\n"), 35},
 			{"a stream whose last event doesn't end", "POST", with(isStream, "data: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}\n"), 35},
 			{"a stream that breaks", "POST", with(isStream, "data: "+usage+"\n\n", "data: {\"usage\"", "abort"), 35},
 			{"a stream that breaks before the value", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: {\"usage\":{\"total_tokens\":3", "abort"), 10},
-			{"a stream without the value", "POST", with(isStream, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n"), 10},
 
-			{"gzip", "POST", with(append(isJSON, "Content-Encoding", "gzip"), caddytest.Compress(t, "gzip", usage)...), 35},
-			{"gzip at once", "POST", with(append(isJSON, "Content-Encoding", "GZIP"), strings.Join(caddytest.Compress(t, "gzip", usage), "")), 35},
 			{"gzip that breaks", "POST", with(append(isJSON, "Content-Encoding", "x-gzip"), append(caddytest.Compress(t, "gzip", usage)[:1], "abort")...), 35},
 			{"gzip that is none", "POST", with(append(isJSON, "Content-Encoding", "gzip"), usage), 10},
-			{"zstd", "POST", with(append(isStream, "Content-Encoding", "zstd"), caddytest.Compress(t, "zstd", "data: {}\n\n", "data: "+usage+"\n\n")...), 35},
 			{"identity", "POST", with(append(isJSON, "Content-Encoding", "identity"), usage), 35},
 			{"an unknown coding", "POST", with(append(isJSON, "Content-Encoding", "br"), usage), 10},
 			{"two codings", "POST", with(append(isJSON, "Content-Encoding", "gzip, zstd"), usage), 10},

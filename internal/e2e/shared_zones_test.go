@@ -185,28 +185,3 @@ zone unused {
 		}
 	}
 }
-
-// Directives with a shared zone log a body that the zone can't read once, as one directive does.
-func TestSharedZoneLogsBodyErrorsOnce(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, twoSites("zone api {\n key {http.rate_limit.request.json.user}\n fixed_window 5 1h\n}",
-		"@post method POST\nroute @post {\n rate_limit api\n}", "rate_limit api"))
-	for range 100 { // so many empty keys in a row lead to a warning
-		c.Post(t, "/", caddytest.JSONType, "{").Want(t, 400)
-	}
-	r, err := c.Do("POST", "http://"+c.OtherSite()+"/", "{", "Content-Type", caddytest.JSONType)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Want(t, 400)
-	if _, err := c.Do("GET", "http://"+c.Admin+"/config/apps?last", ""); err != nil {
-		t.Fatal(err)
-	}
-	c.WaitForLog(t, "?last")
-	if n := strings.Count(c.Logged(), "a zone denied a request because it could not read the body"); n != 1 {
-		t.Errorf("%d log lines, want 1", n)
-	}
-	if strings.Contains(c.Logged(), "the key of a zone was empty") {
-		t.Error("a warning says that denied requests have an empty key")
-	}
-}

@@ -42,39 +42,3 @@ func TestStatus(t *testing.T) {
 		t.Errorf("POST: %v %d, Allow: %s", err, r.StatusCode, r.Field("Allow"))
 	}
 }
-
-// A Redis is down as long as it fails, and the status says since when, and why.
-func TestStatusOfRedis(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr)))
-	c.Get(t, "/").Want(t, 200)
-	began := time.Time{}
-	wait := func(state string, since time.Time) adminapi.Redis {
-		t.Helper()
-		v := caddytest.EventuallySees(t, "Redis is "+state, func() adminapi.Redis {
-			c.Get(t, "/")
-			return c.Status(t).Redis[0]
-		}, func(v adminapi.Redis) bool { return v.State == state && (state == "up" || v.Error != "") }) // the reason follows the state
-		if v.Since.Before(since.Truncate(time.Millisecond)) || v.Since.After(time.Now()) {
-			t.Errorf("%s since %v, want after %v", state, v.Since, since)
-		}
-		if again := c.Status(t).Redis[0]; !again.Since.Equal(v.Since) {
-			t.Errorf("%s since %v and since %v", state, v.Since, again.Since)
-		}
-		return v
-	}
-	if v := wait("up", began); v.Connections < 1 || v.Queued != 0 || v.FailingNodes != 0 || v.Error != "" {
-		t.Errorf("up: %+v", v)
-	}
-	began = time.Now()
-	server.Kill(t)
-	if v := wait("down", began); v.FailingNodes != 1 || v.Error == "" {
-		t.Errorf("down: %+v", v)
-	}
-	began = time.Now()
-	server.Restart(t)
-	if v := wait("up", began); v.FailingNodes != 0 || v.Error != "" {
-		t.Errorf("up again: %+v", v)
-	}
-}

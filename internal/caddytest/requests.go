@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,36 +88,6 @@ func (c *Caddy) Hold(ctx context.Context, path string) <-chan int {
 		done <- r.StatusCode
 	}()
 	return done
-}
-
-// Timed sends requests at once, and returns when those that passed did, in order, and
-// how many were denied.
-func Timed(t *testing.T, c *Caddy, requests int, path string) (passed []time.Duration, denied int) {
-	t.Helper()
-	began := time.Now()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for range requests {
-		wg.Go(func() {
-			r, err := c.Do("GET", "http://"+c.Site+path, "")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if r.StatusCode != 200 {
-				denied++
-				r.Want(t, 429, "Retry-After", "1")
-				return
-			}
-			passed = append(passed, time.Since(began))
-			r.Want(t, 200, "Retry-After", "")
-		})
-	}
-	wg.Wait()
-	slices.Sort(passed)
-	return passed, denied
 }
 
 // Remaining asks the admin endpoint what the first limit of a key has left.

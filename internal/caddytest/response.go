@@ -186,27 +186,3 @@ func (r Response) WantProblem(t *testing.T, status int, kind string, policies ..
 		t.Errorf("a browser could read the body as HTML: %s", r.Text)
 	}
 }
-
-// WantZones checks that a response carries the fields of the zones that enforce, and
-// none of those in the shadow.
-func (r Response) WantZones(t *testing.T, families string) {
-	t.Helper()
-	if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusSwitchingProtocols {
-		t.Errorf("status %d", r.StatusCode)
-	}
-	for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
-		if got := r.Field(field); !strings.HasPrefix(got, `"settled";`) && !strings.HasPrefix(got, `"delayed";`) ||
-			!strings.Contains(got, `"slots";`) || strings.Contains(got, "tried") {
-			t.Errorf("%s: %s", field, got)
-		}
-	}
-	names := []string{"X-RateLimit-Remaining", "X-RateLimit-Limit", "X-RateLimit-Reset"}
-	if strings.Contains(families, "sharkey") {
-		names = []string{"X-RateLimit-Remaining", "X-RateLimit-Clear"}
-	}
-	for _, name := range names {
-		if n := len(r.Header.Values(name)); n != 1 {
-			t.Errorf("%d fields %s", n, name)
-		}
-	}
-}

@@ -273,39 +273,6 @@ func TestAdminBan(t *testing.T) {
 	})
 }
 
-// A change through one instance is in force on the other within a second, because the other
-// instance remembers denials that long.
-func TestAdminReachesOtherInstances(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	config := caddytest.Site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n runtime_overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
-	a, b := caddytest.Start(t, config), caddytest.Start(t, config)
-	// Of zone plain, b remembers what it was denied.
-	for range 3 {
-		a.Get(t, "/plain?key=p")
-	}
-	caddytest.Eventually(t, "a denial is remembered", func() bool {
-		b.Get(t, "/plain?key=p").Want(t, 429)
-		return strings.Contains(b.Metrics(t), `caddy_rate_limit_deny_cache_hits_total{zone="plain"}`)
-	})
-	a.Operate(t, 204, "DELETE", "zones/plain/keys/p", "")
-	a.Operate(t, 204, "DELETE", "zones/api/keys/p", "")
-	a.Get(t, "/plain?key=p").Want(t, 200) // at once
-	b.UntilAt(t, "/plain?key=p", 200)
-	b.UntilAt(t, "/plain?key=p", 429)
-
-	b.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"5h"}`)
-	a.UntilAt(t, "/?key=k", 429).WantWait(t, 5*3600)
-	v := seenKey(t, a, "k") // the store is asked, though a remembers the ban
-	wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 5*3600)
-	b.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
-	b.Operate(t, 204, "DELETE", keyPath("k"), "")
-	a.UntilAt(t, "/?key=k", 200)
-	if v := seenKey(t, b, "k"); v.Budgets[0].Ban.Banned {
-		t.Errorf("%+v", v)
-	}
-}
-
 // Handlers with separate connections to one Redis remember denials separately. A change is in force
 // at once for both, and there is one ban.
 func TestAdminSeveralHandlers(t *testing.T) {

@@ -1,16 +1,13 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -89,12 +86,13 @@ func TestGRPCDenials(t *testing.T) {
 	})
 }
 
-// A client with a retry policy does not come back if the call can't pass soon.
+// A client with a retry policy does not come back if the call can't pass soon. It learns that it is banned, or that the store
+// fails.
 func TestGRPCPushback(t *testing.T) {
 	t.Parallel()
 	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
 	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, grpcConfig(server, grpcZone("never", "fixed_window 1 1h\n cost 2")+grpcZone("late", "fixed_window 1 60d")+
+		c := caddytest.Start(t, grpcConfig(server, grpcZone("never", "fixed_window 1 1h\n cost 2")+grpcZone("late", "fixed_window 1 60d")+grpcZone("banned", "fixed_window 1 1h\n ban 2h")+
 			"problem_json\njitter 0.5\n"+use, "handle_errors {\n respond \"a page\"\n}\n", cert))
 		calls := caddytest.NewGRPCClient(t, c.Site, false, retryAtOnce)
 		calls.Fields = []string{"case", "never"}
@@ -102,6 +100,12 @@ func TestGRPCPushback(t *testing.T) {
 		calls.Fields = []string{"case", "late"}
 		calls.Call(t, "unary").Want(t, codes.OK, "")
 		calls.Call(t, "unary").Want(t, codes.ResourceExhausted, "rate limit exceeded", "grpc-retry-pushback-ms", "-1")
+		once := caddytest.NewGRPCClient(t, c.Site, false)
+		once.Fields = []string{"case", "banned"}
+		once.Call(t, "unary").Want(t, codes.OK, "")
+		for range 2 { // the denial that begins the ban, and one by the ban
+			once.Call(t, "unary").Want(t, codes.ResourceExhausted, "banned after too many requests")
+		}
 		for _, name := range []string{"never", "late"} {
 			metric := fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="denied",zone=%q}`, name)
 			if n := caddytest.Metrics(t, c, metric)[metric]; n != 1 {
@@ -109,61 +113,16 @@ func TestGRPCPushback(t *testing.T) {
 			}
 		}
 	})
-}
-
-// grpcZone is a zone of calls that name it.
-func grpcZone(name, options string) string {
-	return "zone " + name + " {\n match header Case " + name + "\n key {header.Case}{path}{scheme}\n " + options + "\n}\n"
-}
-
-// The client of a denied call learns the reason.
-func TestGRPCReasons(t *testing.T) {
-	t.Parallel()
-	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		config := grpcConfig(server, `zone slots {
-	match path /*/FullDuplexCall
-	concurrency 1
-}
-zone banned {
-	match path /*/UnaryCall
-	fixed_window 1 1h
-	ban 2h
-}
-`+use, "log\nlog_append denied {http.rate_limit.exceeded.reason}\n", cert)
-		c := caddytest.Start(t, config)
-		calls := caddytest.NewGRPCClient(t, c.Site, false)
-		calls.Call(t, "unary").Want(t, codes.OK, "")
-		for range 2 { // the denial that begins the ban, and one by the ban
-			calls.Call(t, "unary").Want(t, codes.ResourceExhausted, "banned after too many requests", "retry-after", "7200")
-		}
-		stream, err := calls.FullDuplexCall(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stream.Recv(); err != nil {
-			t.Fatal(err)
-		}
-		calls.Call(t, "both streaming").Want(t, codes.ResourceExhausted, "too many requests in flight", "grpc-retry-pushback-ms", "1000")
-		if err := stream.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
-			t.Fatal(err)
-		}
-		look := func() caddytest.GRPCResult { return calls.Call(t, "both streaming") }
-		caddytest.EventuallySees(t, "the slot is free", look, caddytest.GRPCResult.OK)
-		c.WaitForLog(t, `"denied":"concurrency"`)
-	})
-
 	c := caddytest.Start(t, grpcConfig(server, "zone api {\n fixed_window 1 1h\n}\nredis localhost:1\non_store_error deny\nproblem_json", "handle_errors {\n respond \"a page\"\n}\n", cert))
 	for _, kind := range grpcKinds {
 		caddytest.NewGRPCClient(t, c.Site, false).Call(t, kind).Want(t, codes.Unavailable, "rate limits are unavailable",
 			"grpc-retry-pushback-ms", "1000", "retry-after", "1")
 	}
+}
+
+// grpcZone is a zone of calls that name it.
+func grpcZone(name, options string) string {
+	return "zone " + name + " {\n match header Case " + name + "\n key {header.Case}{path}{scheme}\n " + options + "\n}\n"
 }
 
 // Only requests that a gRPC or gRPC-Web client sends get the response of a gRPC call.

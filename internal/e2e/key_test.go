@@ -88,8 +88,8 @@ zone static {
 	}
 }
 
-// With hash_keys nobody sees a key, nor what it is made of: not in Redis, the log, an event, the metrics or the admin API. All have
-// the same HMAC. Who knows a key finds it. The case of a key is folded before.
+// With hash_keys no key is seen, and nothing that it is made of: in Redis, the log, events, metrics and the admin API. All have
+// the same HMAC. The admin API finds a key that is asked for. The case of a key is folded before.
 func TestHashKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -16,7 +16,7 @@ func TestOutageIsLogged(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	handler := "rate_limit /%s {\n zone %[1]s {\n  gcra 100 1h\n }\n redis %s {\n  timeout 30s\n }\n on_store_error %[1]s\n}\n"
-	// The messages of this module are in a log of their own, so the default log leaves them out.
+	// The messages of this module are in a separate log, so the default log leaves them out.
 	config := "{\n\tadmin {$ADMIN}\n\tlog ours {\n\t\toutput stdout\n\t\tinclude http.handlers.rate_limit\n\t}\n}\n{$SITE}\n"
 	for _, mode := range []string{"local", "allow", "deny"} {
 		config += fmt.Sprintf(handler, mode, server.Addr)

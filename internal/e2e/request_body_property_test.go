@@ -136,6 +136,7 @@ func (p *pieces) Read(into []byte) (int, error) {
 func TestBodyIsPassedOnUnchanged(t *testing.T) {
 	t.Parallel()
 	const keys = "key {http.rate_limit.request.json.a.b} {http.rate_limit.request.form.name}\nfixed_window 1000000 1h\n"
+	// The bodies to late are never complete, so it doesn't matter when its timeout ends.
 	routes := `
 	route {
 		respond /ready ok
@@ -236,7 +237,7 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 			t.Errorf("%s, seed %d: %s %q has the values %q and %q, want %q and %q", by.name, seed, contentType, body, j, f, jsonValue, formValue)
 		}
 	}
-	for _, by := range transports { // such a body is never complete, so it doesn't matter when its timeout ends
+	for _, by := range transports {
 		body, write := io.Pipe()
 		go func() { _, _ = io.WriteString(write, `{"a"`) }()
 		r, err := http.NewRequest("POST", by.url+"/late", body)

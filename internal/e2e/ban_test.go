@@ -73,3 +73,26 @@ func TestBan(t *testing.T) {
 		get("a").Want(t, 200, "RateLimit", `"api";r=2;t=600`)
 	})
 }
+
+// The true cost of a response is charged although a ban has begun meanwhile.
+func TestBanAndSettle(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := func(ban string) string {
+			config := gated(g, "zone api {\n fixed_window 10 1h\n cost {query.cost}\n "+ban+"\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n"+use)
+			return strings.Replace(config, "test_hold", "header X-Tokens {query.tokens}", 1)
+		}
+		c := caddytest.Start(t, config("ban 1h"))
+		held := c.Hold(t.Context(), "/hold?cost=1&tokens=4")
+		g.wait(t, 1)
+		c.Get(t, "/?cost=10").WantWait(t, 3600)
+		c.Get(t, "/?cost=0").WantWait(t, 3600)
+		g.pass <- struct{}{}
+		if status := <-held; status != 200 {
+			t.Fatalf("the request that passed before the ban got %d", status)
+		}
+		c.Reload(t, config(""))
+		c.Get(t, "/?cost=0").Want(t, 200, "RateLimit", `"api";r=6;t=3600`)
+	})
+}

@@ -1,7 +1,12 @@
 package store
 
-// Denials returns the number of remembered denials.
-func (c *DenyCache) Denials() int64 { return c.denials.Load() }
+// Denials returns the number of denials that take memory.
+func (c *DenyCache) Denials() (n int) {
+	for i := range c.sets {
+		n += len(c.sets[i].denials)
+	}
+	return n
+}
 
 // Zones returns the number of zones that use memory.
 func (m *SharedMemory) Zones() int {

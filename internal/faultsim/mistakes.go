@@ -160,7 +160,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a denial of much denies little", "store/deny.go",
-		"other.cost >= d.cost && other.burst <= d.burst", "true",
+		"rule.cost >= s.denials[n].cost", "true",
 	},
 	// The limiter.
 	{
@@ -224,7 +224,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a ban that was lifted is remembered", "store/deny.go",
-		"		if k.key == key.key && strings", "		if k.key != key.key && strings",
+		"	c.forget(change.Key)\n", "",
 	},
 	{
 		"denials begin no ban", "algorithms/ban.lua",

@@ -40,11 +40,7 @@ func (a *Request) Explain() (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(a.Ctx, explainTimeout)
 	defer cancel()
-	explain := explainRequest
-	if q.Denial != "" {
-		explain = a.ExplainDenial
-	}
-	view, err := explain(ctx, q)
+	view, err := explainRequest(ctx, q)
 	if ctx.Err() != nil {
 		return nil, Error(http.StatusGatewayTimeout,
 			"a matcher or a store took longer than %v: look at the state of Redis with GET %sstatus", explainTimeout, Path)

@@ -243,7 +243,7 @@ func (e *handlerExplanation) describeZone(z *limiter.Zone, applies string, entry
 		return v
 	}
 	key := z.KeyOf(e.repl, nil)
-	shown := keys.NewShown(z.HashSecret, key.Text, keys.MaxShown).View()
+	shown := keys.NewShown(z.HashSecret, key.Text).View()
 	v.Key = &shown
 	v.Alternative = z.AlternativeText(key.Alternative)
 	if applies != limiter.AppliesBan && !describeOverride(z, key, &v) && z.PlanSets != nil {

@@ -91,7 +91,7 @@ func (z *Zone) viewListedKey(l store.Listed) adminapi.ShownKey {
 	if l.Hash != "" {
 		return adminapi.ShownKey{HashedKey: l.Hash}
 	}
-	key := keys.NewShown(z.Limiter.HashSecret, l.Key, keys.MaxShown)
+	key := keys.NewShown(z.Limiter.HashSecret, l.Key)
 	key.Cut = key.Cut || l.Cut
 	return key.View()
 }
@@ -157,7 +157,7 @@ func (a *Request) listConfigured(cursor string, limit int) (list []adminapi.List
 			return list, next, nil
 		}
 		list = append(list, adminapi.ListedOverride{
-			ShownKey: keys.NewShown(z.Limiter.HashSecret, key, keys.MaxShown).View(),
+			ShownKey: keys.NewShown(z.Limiter.HashSecret, key).View(),
 			Override: adminapi.Override{From: "config", Limits: z.Overrides.All[key].LimitTexts()},
 		})
 		next = "k" + base64.RawURLEncoding.EncodeToString([]byte(key))

@@ -191,7 +191,6 @@ type Redis struct {
 
 // Request describes a request to explain.
 type Request struct {
-	Denial   string             `json:"denial,omitempty"` // a denial ID, instead of all other fields
 	Method   string             `json:"method,omitempty"` // default GET
 	URL      string             `json:"url,omitempty"`    // such as https://example.com/login?x=1
 	Headers  map[string]Strings `json:"headers,omitempty"`
@@ -205,9 +204,8 @@ type Strings = Alternatives
 
 // Explanation says how Caddy would decide a request now. Nothing is charged.
 type Explanation struct {
-	Request  Request            `json:"request"`          // with defaults filled in
-	Denied   *Denial            `json:"denied,omitempty"` // with an ID: what happened then
-	Verdict  string             `json:"verdict"`          // allowed, delayed, denied, unlimited, or unknown (for a denial)
+	Request  Request            `json:"request"` // with defaults filled in
+	Verdict  string             `json:"verdict"` // allowed, delayed, denied, or unlimited
 	Decides  *Decision          `json:"decides,omitempty"`
 	Handlers []ExplainedHandler `json:"handlers"` // in the order in which the request meets them
 	Notes    []string           `json:"notes,omitempty"`
@@ -224,8 +222,8 @@ type Decision struct {
 
 // ExplainedHandler is a rate_limit handler that the request meets.
 type ExplainedHandler struct {
-	Server  string          `json:"server,omitempty"` // empty for a denial
-	Reached bool            `json:"reached"`          // false if an earlier handler denies the request
+	Server  string          `json:"server"`
+	Reached bool            `json:"reached"` // false if an earlier handler denies the request
 	Zones   []ExplainedZone `json:"zones"`
 }
 
@@ -253,17 +251,4 @@ type ExplainedZone struct {
 type ExplainedBan struct {
 	Ban
 	Begins bool `json:"begins,omitempty"` // the ban would begin with the denial of the request
-}
-
-// Denial is a denied request of the last ten minutes. It can stand for several requests of one zone
-// and key, and describes the first of them.
-type Denial struct {
-	ID       string    `json:"id"`
-	At       time.Time `json:"at"`
-	Shadow   bool      `json:"shadow,omitempty"` // the zone was in shadow mode, so the request passed
-	Method   string    `json:"method"`
-	Host     string    `json:"host,omitempty"` // empty with hash_keys, as the next two
-	Path     string    `json:"path,omitempty"` // before rewrites, without the query
-	ClientIP string    `json:"client_ip,omitempty"`
-	Decision
 }

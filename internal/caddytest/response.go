@@ -36,16 +36,6 @@ func (r Response) String() string {
 	return fmt.Sprintf("status %d, header %v, body %q", r.StatusCode, r.Header, r.Text)
 }
 
-// DenialID returns the ID in a problem document.
-func (r Response) DenialID(t *testing.T) string {
-	t.Helper()
-	var problem struct{ Denial string }
-	if err := json.Unmarshal([]byte(r.Text), &problem); err != nil || problem.Denial == "" {
-		t.Fatalf("no ID in %d %q: %v", r.StatusCode, r.Text, err)
-	}
-	return problem.Denial
-}
-
 // WantSpan checks that a field is a number of seconds with three decimals, the
 // wanted one or up to a minute less.
 func (r Response) WantSpan(t *testing.T, field string, want float64) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,10 +16,10 @@ import (
 )
 
 func explainCommand() *cobra.Command {
-	var method, data, clientIP, user, denial string
+	var method, data, clientIP, user string
 	var headers []string
 	cmd := subcommand(Manual{
-		Use:   "explain [url]",
+		Use:   "explain <url>",
 		Short: "Explains how Caddy would decide a request now",
 		Long: `
 Explains how Caddy would decide a request now: the zones that the request meets,
@@ -28,32 +27,15 @@ its key in each zone, what remains of each limit, and which limit decides.
 Nothing is charged. -X, -H and -d are as in curl, but a body in JSON gets the
 content type of JSON.
 
-A denied request has a denial ID in its log message, and with problem_json in
-its body. For ten minutes --denial explains the request with this ID. Only the
-instance that denied the request knows the ID.
-
 The exit code is 3 if the request would be denied.`,
 		Examples: `
   $ caddy rate-limit explain https://example.com/orders
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
-  $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'
-  $ caddy rate-limit explain --denial k3f9x2mq7t`,
+  $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'`,
 	}, func(c *call) error {
 		url := c.argument(0)
-		if denial != "" {
-			var others []string
-			for _, name := range []string{"request", "header", "data", "client-ip", "user"} {
-				if c.cmd.Flags().Changed(name) {
-					others = append(others, "--"+name)
-				}
-			}
-			if url != "" || len(others) > 0 {
-				return UsageErrorf("--denial stands for a whole request: leave out the URL and %s", cmp.Or(strings.Join(others, ", "), "other flags"))
-			}
-			return c.explain(adminapi.Request{Denial: denial})
-		}
 		if url == "" {
-			return UsageErrorf("the URL is missing: write for example https://example.com/login, or --denial and a denial ID")
+			return UsageErrorf("the URL is missing: write for example https://example.com/login")
 		}
 		r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
 		var err error
@@ -80,7 +62,6 @@ The exit code is 3 if the request would be denied.`,
 	flags.StringVarP(&data, "data", "d", "", "Body of the request; @file for the content of a file, @- for standard input")
 	flags.StringVar(&clientIP, "client-ip", "", "Address of the client")
 	flags.StringVar(&user, "user", "", "ID of the user that authentication would let in")
-	flags.StringVar(&denial, "denial", "", "Denial ID, in place of a URL")
 	return cmd
 }
 
@@ -123,19 +104,16 @@ func bodyOf(cmd *cobra.Command, data string) (string, error) {
 	return string(body), nil
 }
 
-// explain asks all instances about a request, or the instance that knows a denial.
+// explain asks all instances about a request.
 func (c *call) explain(r adminapi.Request) error {
 	answers := ask(c.instances, func(i instance) (json.RawMessage, error) {
 		return i.request(http.MethodPost, "explain", r)
 	})
-	if known := func(a answer) bool { return a.err == nil }; r.Denial != "" && slices.ContainsFunc(answers, known) {
-		answers = slices.DeleteFunc(answers, func(a answer) bool { return !known(a) }) // other instances don't know the ID
-	}
 	bodies, err := decode[adminapi.Explanation](answers)
 	if err != nil {
 		return err
 	}
-	err = showEach(c, answers, func(e adminapi.Explanation) string { return explanationView(c.style, time.Now(), e) })
+	err = showEach(c, answers, func(e adminapi.Explanation) string { return explanationView(c.style, e) })
 	denied := slices.ContainsFunc(bodies, func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" })
 	if err == nil && denied {
 		return errDenied
@@ -144,43 +122,23 @@ func (c *call) explain(r adminapi.Request) error {
 }
 
 // explanationView shows an explanation, with the verdict in the first line.
-func explanationView(s style, now time.Time, e adminapi.Explanation) string {
+func explanationView(s style, e adminapi.Explanation) string {
 	var b strings.Builder
 	r := e.Request
-	if d := e.Denied; d != nil {
-		shadow := ""
-		if d.Shadow {
-			shadow = " (in shadow mode, so the request passed)"
-		}
-		fmt.Fprintf(&b, "Then, at %s: %s%s\n", instant(now, d.At), verdictLine(s, "denied", &d.Decision), shadow)
-		b.WriteString("Later denials of this key can have the same ID, and another reason.\nNow: ")
-		r = adminapi.Request{Method: d.Method, URL: d.Host + d.Path, ClientIP: d.ClientIP} // without host and path with hash_keys
-	}
 	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + banHint(e) + "\n")
-	if r.URL != "" {
-		fmt.Fprintf(&b, "\n%s %s", printable(r.Method), printable(r.URL))
-	}
-	if r.ClientIP != "" {
-		b.WriteString(" from " + printable(r.ClientIP))
-	}
+	fmt.Fprintf(&b, "\n%s %s from %s", printable(r.Method), printable(r.URL), printable(r.ClientIP))
 	if r.User != "" {
 		b.WriteString(" as " + quoteName(r.User))
 	}
-	if r.URL != "" {
-		b.WriteString("\n")
-	}
+	b.WriteString("\n")
 	for n, h := range e.Handlers {
-		b.WriteString("\n")
-		if h.Server != "" { // else a denial, of which only the zones are known
-			fmt.Fprintf(&b, "Handler %d of server %s", n+1, printable(h.Server))
-			if !h.Reached {
-				b.WriteString(" (not reached, because an earlier handler denies)")
-			}
-			b.WriteString("\n")
+		fmt.Fprintf(&b, "\nHandler %d of server %s", n+1, printable(h.Server))
+		if !h.Reached {
+			b.WriteString(" (not reached, because an earlier handler denies)")
 		}
-		b.WriteString(handlerView(s, h.Zones))
+		b.WriteString("\n" + handlerView(s, h.Zones))
 	}
-	if len(e.Handlers) == 0 && e.Denied == nil {
+	if len(e.Handlers) == 0 {
 		b.WriteString("\nThe request meets no rate_limit handler.\n")
 	}
 	for n, note := range e.Notes {

@@ -172,33 +172,19 @@ func TestExplanationView(t *testing.T) {
 		},
 		Notes: []string{"the body\x1b is not known"},
 	}
-	wantGolden(t, "explain_denied", explanationView(style{}, now, denied))
-	wantGolden(t, "explain_colors", explanationView(style{Colored: true}, now, denied))
+	wantGolden(t, "explain_denied", explanationView(style{}, denied))
+	wantGolden(t, "explain_colors", explanationView(style{Colored: true}, denied))
 
-	limitedLonger := adminapi.Explanation{
-		Request: adminapi.Request{Denial: "k3f9x2mq7t"}, Verdict: "denied",
+	wantGolden(t, "explain_banned", explanationView(style{}, adminapi.Explanation{ // a limit denies for longer than the ban
+		Request: adminapi.Request{Method: "GET", URL: "https://example.com/", ClientIP: "203.0.113.9"}, Verdict: "denied",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "ban", RetryAfter: ptr(3000.0)},
-		Denied: &adminapi.Denial{
-			ID: "k3f9x2mq7t", At: now.Add(-time.Minute), Method: "POST", Host: "example.com", Path: "/", ClientIP: "203.0.113.9",
-			Decision: adminapi.Decision{Zone: "api", Reason: "concurrency", RetryAfter: ptr(1.0)},
-		},
-		Handlers: []adminapi.ExplainedHandler{{Reached: true, Zones: []adminapi.ExplainedZone{{
+		Handlers: []adminapi.ExplainedHandler{{Server: "srv0", Reached: true, Zones: []adminapi.ExplainedZone{{
 			Zone: "api", Applies: "yes", Key: &key, Verdict: "banned", Plan: ptr(""),
 			Limits: []adminapi.Limit{{Limit: "gcra 5 1h", RetryAfter: ptr(3000.0), ResetAfter: 3600}},
 			Ban:    &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
 		}}}},
-	}
-	wantGolden(t, "explain_denial_banned", explanationView(style{}, now, limitedLonger))
-
-	never := adminapi.Explanation{ // with hash_keys
-		Request: adminapi.Request{Denial: "k3f9x2mq7t"}, Verdict: "unknown",
-		Denied: &adminapi.Denial{
-			ID: "k3f9x2mq7t", At: now.Add(-time.Minute), Method: "POST", Shadow: true,
-			Decision: adminapi.Decision{Zone: "api", Reason: "ban"},
-		},
-	}
-	wantGolden(t, "explain_denial", explanationView(style{}, now, never))
-	wantGolden(t, "explain_delayed", explanationView(style{}, now, adminapi.Explanation{
+	}))
+	wantGolden(t, "explain_delayed", explanationView(style{}, adminapi.Explanation{
 		Request: adminapi.Request{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
 	}))

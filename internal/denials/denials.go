@@ -1,4 +1,4 @@
-// Package denials tells operators about denied requests: by log and events, by ID, by the most denied keys, and by
+// Package denials tells operators about denied requests: by log and events, by the most denied keys, and by
 // the share of a zone's requests. It never decides about a request, and keeps a bounded number of bounded texts.
 package denials
 
@@ -31,7 +31,7 @@ func (s *Source) loggedKey(key string) string {
 	if !s.LogsKeys {
 		return ""
 	}
-	return keys.NewShown(s.HashSecret, key, keys.MaxShown).Marked()
+	return keys.NewShown(s.HashSecret, key).Marked()
 }
 
 // Denial describes one or more denied requests of one zone and key, for operators. All fields but

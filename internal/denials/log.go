@@ -1,6 +1,7 @@
 package denials
 
 import (
+	"crypto/rand"
 	"sync"
 	"time"
 
@@ -12,8 +13,7 @@ import (
 // and key it reports the first denial at once, and later ones together once a second.
 // It is safe for concurrent use.
 type Log struct {
-	report  func(Denial)
-	records *records
+	report func(Denial)
 
 	mu     sync.Mutex
 	recent map[logKey]*Denial // their counts are not yet reported
@@ -26,8 +26,7 @@ type Log struct {
 // together, per zone. Shares of limits have the same bound to themselves, because each is reported only once.
 const maxLogKeys = 1000
 
-// idTicks is how many seconds the denials of a key in the table have the same ID. So a flood on
-// a few keys pushes few records out of [records].
+// idTicks is how many seconds the denials of a key in the table have the same ID. So an ID has few lines in the log.
 const idTicks = 60
 
 // logKey identifies the denials that are reported together. The flags are as in [Denial].
@@ -39,34 +38,28 @@ type logKey struct {
 	shadow, ban, overflow bool
 }
 
-// NewLog returns a log that also emits an event for each line. The process keeps its records, so they
-// survive the log.
+// NewLog returns a log that also emits an event for each line.
 func NewLog(events *Events) *Log {
-	return newLog(func(d Denial) { d.report(events) }, &processRecords)
+	return newLog(func(d Denial) { d.report(events) })
 }
 
-func newLog(report func(Denial), records *records) *Log {
-	return &Log{report: report, records: records, recent: make(map[logKey]*Denial), keys: make(map[bool]int)}
+func newLog(report func(Denial)) *Log {
+	return &Log{report: report, recent: make(map[logKey]*Denial), keys: make(map[bool]int)}
 }
 
-// Record reports a denial, now or within a second. It returns the ID of the denial. If the ID is new, it keeps a
-// record of the denial, and calls zones for all zones of the request.
-func (l *Log) Record(d Denial, zones func() []RecordedZone) (id string) {
+// Record reports a denial, now or within a second. It returns the ID of the denial.
+func (l *Log) Record(d Denial) (id string) {
 	d.count, d.at = 1, time.Now()
 	d.Method, d.Host, d.Path = clipText(d.Method), clipText(d.Host), clipText(d.Path)
-	reportNow, newID := l.add(&d)
-	if newID {
-		l.records.add(newRecord(&d, zones()))
-	}
-	if reportNow {
+	if l.add(&d) {
 		l.report(d)
 	}
 	return d.id
 }
 
-// add adds a denial to the recent ones. It reports whether the denial must be reported now, and
-// whether its ID is new. The key of d becomes the key as it is logged.
-func (l *Log) add(d *Denial) (reportNow, newID bool) {
+// add adds a denial to the recent ones. It reports whether the denial must be reported now. The key of d becomes
+// the key as it is logged.
+func (l *Log) add(d *Denial) (reportNow bool) {
 	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), percent: d.Percent, shadow: d.Shadow, ban: d.Ban}
 	isShare := d.Percent > 0
 	if isShare {
@@ -90,17 +83,17 @@ func (l *Log) add(d *Denial) (reportNow, newID bool) {
 	if known != nil && !l.closed {
 		d.id, d.ticks = known.id, known.ticks
 	}
-	if newID = d.id == "" && !d.overflow && !d.Ban && !isShare; newID {
+	if d.id == "" && !d.overflow && !d.Ban && !isShare {
 		d.id = randomID()
 	}
 	if l.closed {
-		return true, newID
+		return true
 	}
 	if known != nil {
 		d.count += known.count
 		d.cloneTexts(known)
 		*known = *d
-		return false, newID
+		return false
 	}
 	first := *d
 	first.count = 0
@@ -110,7 +103,7 @@ func (l *Log) add(d *Denial) (reportNow, newID bool) {
 	if l.timer == nil {
 		l.timer = time.AfterFunc(time.Second, l.reportRecent)
 	}
-	return true, newID
+	return true
 }
 
 // reportRecent reports the denials since the last call, and forgets the keys without any.
@@ -148,4 +141,15 @@ func (l *Log) Close() {
 	}
 	l.mu.Unlock()
 	l.reportRecent()
+}
+
+// randomID returns a new denial ID. It has no letters that look like digits.
+func randomID() string {
+	const alphabet = "0123456789abcdefghjkmnpqrstvwxyz" // of 32
+	var id [10]byte
+	_, _ = rand.Read(id[:]) // never fails
+	for i, random := range id {
+		id[i] = alphabet[random%32]
+	}
+	return string(id[:])
 }

@@ -2,6 +2,7 @@ package denials
 
 import (
 	"fmt"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,19 +17,17 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
 
-func noZones() []RecordedZone { return nil }
-
 func TestDenialsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, reports, count := new(Source), 0, int64(0)
 		l := newLog(func(d Denial) {
 			reports++
 			count += d.count
-		}, new(records))
+		})
 		const keys, each, seconds = 5000, 3, 4
 		for range seconds {
 			for i := range keys * each {
-				l.Record(Denial{Zone: "z", Key: fmt.Sprint(i % keys), Source: h}, noZones)
+				l.Record(Denial{Zone: "z", Key: fmt.Sprint(i % keys), Source: h})
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -39,12 +38,12 @@ func TestDenialsAreBounded(t *testing.T) {
 		if len(l.recent) > maxLogKeys+1 {
 			t.Errorf("%d keys are remembered", len(l.recent))
 		}
-		l.Record(Denial{Zone: "z", Key: "0", Source: h}, noZones)
+		l.Record(Denial{Zone: "z", Key: "0", Source: h})
 		l.Close()
 		if want := int64(keys*each*seconds + 1); count != want {
 			t.Errorf("%d denials are reported, want %d", count, want)
 		}
-		l.Record(Denial{Zone: "z", Key: "late", Source: h}, noZones) // of a request that outlives its configuration
+		l.Record(Denial{Zone: "z", Key: "late", Source: h}) // of a request that outlives its configuration
 		if want := int64(keys*each*seconds + 2); count != want {
 			t.Errorf("%d denials are reported, want %d", count, want)
 		}
@@ -65,11 +64,11 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 			default:
 				reported[fmt.Sprintf("%s %d %d%% x%d", d.Key, slices.Index(limits, d.Limit), d.Percent, d.count)] = true
 			}
-		}, new(records))
+		})
 		defer l.Close()
 		deny := func(n int) {
 			for key := range n {
-				l.Record(Denial{Zone: "attacked", Key: fmt.Sprint("attacker ", key), Source: source}, noZones)
+				l.Record(Denial{Zone: "attacked", Key: fmt.Sprint("attacker ", key), Source: source})
 			}
 		}
 		const keys = maxLogKeys / 6
@@ -77,7 +76,7 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 		for key := range keys {
 			for _, limit := range limits {
 				for _, percent := range []int64{80, 100} {
-					l.Record(Denial{Zone: "z", Key: fmt.Sprint("k", key), Source: source, Limit: limit, Percent: percent}, nil)
+					l.Record(Denial{Zone: "z", Key: fmt.Sprint("k", key), Source: source, Limit: limit, Percent: percent})
 				}
 			}
 			deny(key % 3)
@@ -92,7 +91,7 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 			}
 		}
 		for key := range 5 * maxLogKeys {
-			l.Record(Denial{Zone: "z", Key: fmt.Sprint("more", key), Source: source, Limit: limits[0], Percent: 80}, nil)
+			l.Record(Denial{Zone: "z", Key: fmt.Sprint("more", key), Source: source, Limit: limits[0], Percent: 80})
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -103,7 +102,7 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 		l.mu.Unlock()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		l.Record(Denial{Zone: "z", Key: "later", Source: source, Limit: limits[0], Percent: 80}, nil)
+		l.Record(Denial{Zone: "z", Key: "later", Source: source, Limit: limits[0], Percent: 80})
 		if !reported["later 0 80% x1"] {
 			t.Error("after the flood, a share is not reported with its key")
 		}
@@ -112,9 +111,9 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 
 func TestDenialsForgetQuietKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLog(func(Denial) {}, new(records))
+		l := newLog(func(Denial) {})
 		defer l.Close()
-		l.Record(Denial{Zone: "z", Key: "a", Source: new(Source)}, noZones)
+		l.Record(Denial{Zone: "z", Key: "a", Source: new(Source)})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if len(l.recent) != 0 || l.timer != nil {
@@ -127,12 +126,12 @@ func TestDenialsForgetQuietKeys(t *testing.T) {
 func TestDenialsEndOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ends []string
-		l := newLog(func(d Denial) { ends = append(ends, d.until()) }, new(records))
+		l := newLog(func(d Denial) { ends = append(ends, d.until()) })
 		defer l.Close()
 		time.Sleep(900 * time.Millisecond)
 		want := time.Now().Add(time.Hour).UTC().Truncate(time.Second).Format(time.RFC3339)
 		for range 2 { // the second report waits for a second
-			l.Record(Denial{Zone: "z", Key: "a", Source: new(Source), Ban: true, Wait: 3600e6}, noZones)
+			l.Record(Denial{Zone: "z", Key: "a", Source: new(Source), Ban: true, Wait: 3600e6})
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -147,22 +146,22 @@ func TestDenialsEndOnTime(t *testing.T) {
 func TestDenialsCutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(map[string]int64)
-		l := newLog(func(d Denial) { counts[d.Key] += d.count }, new(records))
+		l := newLog(func(d Denial) { counts[d.Key] += d.count })
 		logging := &Source{LogsKeys: true}
 		hashing := &Source{LogsKeys: true, HashSecret: "pepper"}
 		long := strings.Repeat("x", 12_000)
 		whole, cut := long[:keys.MaxShown], long[:keys.MaxShown]+"…"
 		for range 3 {
 			for _, key := range []string{"", "k", whole, long + "a", long + "b", cut} {
-				l.Record(Denial{Zone: "z", Key: key, Source: logging}, noZones)
+				l.Record(Denial{Zone: "z", Key: key, Source: logging})
 			}
-			l.Record(Denial{Zone: "hashed", Key: long, Source: hashing}, noZones)
-			l.Record(Denial{Zone: "z", Key: "hidden", Source: new(Source)}, noZones)
+			l.Record(Denial{Zone: "hashed", Key: long, Source: hashing})
+			l.Record(Denial{Zone: "z", Key: "hidden", Source: new(Source)})
 		}
 		if n := len(l.recent); n != 8 {
 			t.Errorf("%d keys are counted, want 8", n)
 		}
-		l.Record(Denial{Zone: "z", Key: "k", Source: hashing}, noZones) // of the same zone elsewhere, where keys are secret
+		l.Record(Denial{Zone: "z", Key: "k", Source: hashing}) // of the same zone elsewhere, where keys are secret
 		l.Close()
 		want := map[string]int64{"": 6, "k": 3, whole: 3, cut: 9, wire.HashedKey("pepper", long): 3, wire.HashedKey("pepper", "k"): 3}
 		for key, n := range want {
@@ -183,13 +182,13 @@ func TestDenialsCutKeys(t *testing.T) {
 // is part of.
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	top := NewTopKeys()
-	denials := newLog(func(Denial) {}, new(records))
+	denials := newLog(func(Denial) {})
 	defer denials.Close()
 	header := func() weak.Pointer[[12_000]byte] {
 		header := new([12_000]byte)
 		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
 			for _, s := range []*Source{new(Source), {LogsKeys: true}, {LogsKeys: true, HashSecret: "pepper"}} {
-				denials.Record(Denial{Zone: "z" + s.HashSecret, Key: key, Source: s, Host: key[:5]}, zonesOf(s, key))
+				denials.Record(Denial{Zone: "z" + s.HashSecret, Key: key, Source: s, Host: key[:5]})
 				top.Add(time.Now(), s.HashSecret, key)
 			}
 		}
@@ -206,12 +205,12 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 // The copies of parts of a request are bounded. No copy is made again while the part is the same.
 func TestDenialsKeepLittle(t *testing.T) {
 	var last Denial
-	l := newLog(func(d Denial) { last = d }, new(records))
+	l := newLog(func(d Denial) { last = d })
 	defer l.Close()
 	h, long := new(Source), strings.Repeat("x", 100_000)
 	k := logKey{zone: "z", key: keyHashes.Sum("a")}
 	note := func(path string) {
-		l.Record(Denial{Zone: "z", Key: "a", Source: h, Method: "GET", Host: long, Path: path}, noZones)
+		l.Record(Denial{Zone: "z", Key: "a", Source: h, Method: "GET", Host: long, Path: path})
 	}
 	note(long)
 	if known := l.recent[k]; len(known.Host) != maxLoggedTextBytes || len(known.Path) != maxLoggedTextBytes || len(last.Path) != maxLoggedTextBytes {
@@ -224,4 +223,42 @@ func TestDenialsKeepLittle(t *testing.T) {
 	if path := l.recent[k].Path; path != "/other" {
 		t.Errorf("the path is %.20s, want that of the latest request", path)
 	}
+}
+
+// Denials of one zone and key share an ID while they come every second, for a minute. The log has each ID.
+func TestDenialIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, reported := new(Source), make(map[string]int64)
+		l := newLog(func(d Denial) { reported[d.id] += d.count })
+		defer l.Close()
+		deny := func(d Denial) string {
+			d.Source = h
+			return l.Record(d)
+		}
+		denied := make(map[string]int64)
+		for range 130 {
+			for range 3 {
+				denied[deny(Denial{Zone: "z", Key: "a"})]++
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		if len(denied) != 3 {
+			t.Errorf("denials in 130 s have the IDs %v, want 3", denied)
+		}
+		for id := range denied {
+			if !regexp.MustCompile(`^[0-9a-hjkmnp-tv-z]{10}$`).MatchString(id) || reported[id] == 0 {
+				t.Errorf("the ID %q is reported with the count %d", id, reported[id])
+			}
+		}
+		for _, d := range []Denial{{Zone: "z", Key: "b"}, {Zone: "y", Key: "a"}, {Zone: "z", Key: "a", Shadow: true}} {
+			denied[deny(d)] = 1
+		}
+		if len(denied) != 6 {
+			t.Errorf("another key, zone or shadow shares an ID: %v", denied)
+		}
+		if id := deny(Denial{Zone: "z", Key: "a", Ban: true}); id != "" {
+			t.Errorf("a ban has the ID %q", id)
+		}
+	})
 }

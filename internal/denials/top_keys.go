@@ -42,7 +42,7 @@ type keyID struct {
 // Add counts a denial of a key. With a secret, operators see the key as its HMAC.
 func (t *TopKeys) Add(now time.Time, secret, key string) {
 	id := keyID{keyHashes.Sum(key), secret != ""}
-	t.sketch.Add(now, id, func() keys.Shown { return keys.NewShown(secret, key, keys.MaxShown) })
+	t.sketch.Add(now, id, func() keys.Shown { return keys.NewShown(secret, key) })
 }
 
 // List returns the keys that were denied most, the highest count first.

@@ -346,7 +346,7 @@ func TestSimulationOfLongTexts(t *testing.T) {
 			if len(got) > 2*maxVisitedKey || len(v.Client) > maxVisitedText {
 				t.Errorf("a visit has texts of %d and %d bytes", len(got), len(v.Client))
 			}
-			if shown, want := s.ShownKey(0, got), keys.NewShown(secret, key, keys.MaxShown).Text; strings.TrimSuffix(shown, "…") != want {
+			if shown, want := s.ShownKey(0, got), keys.NewShown(secret, key).Text; strings.TrimSuffix(shown, "…") != want {
 				t.Errorf("a key of %d bytes is shown as %s, want %s", len(key), shown, want)
 			}
 			other := s.visit(t, loggedGet("/", "X-Key", key+"l")).Handlers[0].Requests[0].Key

@@ -20,8 +20,8 @@ type Shown struct {
 }
 
 // NewShown returns the key as its HMAC with the secret. If the secret is empty, it returns
-// up to maxBytes of the key itself. The key can be a short key of [keyhash.Shorten].
-func NewShown(secret, key string, maxBytes int) Shown {
+// up to [MaxShown] bytes of the key itself. The key can be a short key of [keyhash.Shorten].
+func NewShown(secret, key string) Shown {
 	beginning, name, short := keyhash.SplitShort(key)
 	switch {
 	case secret != "" && short:
@@ -31,7 +31,7 @@ func NewShown(secret, key string, maxBytes int) Shown {
 	case short:
 		key = beginning
 	}
-	text, cut := Beginning(key, maxBytes)
+	text, cut := Beginning(key, MaxShown)
 	return Shown{Text: text, Cut: cut || short}
 }
 

@@ -18,7 +18,7 @@ func TestShownKeys(t *testing.T) {
 		{"", long + "a", Shown{Text: long, Cut: true}},
 		{"s", "k", Shown{Text: wire.HashedKey("s", "k"), Hashed: true}},
 	} {
-		if got := NewShown(c.secret, c.key, MaxShown); got != c.want {
+		if got := NewShown(c.secret, c.key); got != c.want {
 			t.Errorf("%q: %+v, want %+v", c.key, got, c.want)
 		}
 	}

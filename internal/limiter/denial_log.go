@@ -50,31 +50,7 @@ func (state *State) logDenial(r *http.Request, e *Entry, d denials.Denial) (id s
 		path = original.URL.Path
 	}
 	d.Method, d.Host, d.Path = r.Method, r.Host, path
-	return state.Limiter.Denials.Record(d, state.recordedZones)
-}
-
-// recordedZones returns the zones of the request, for the record of its denial.
-func (state *State) recordedZones() (zones []denials.RecordedZone) {
-	for i := range state.Entries {
-		e := &state.Entries[i]
-		zones = append(zones, denials.RecordedZone{
-			Zone: e.Zone.Name, Key: state.Limiter.DenialSource.RecordedKey(e.Key), Alternative: e.Alternative,
-			Plan: e.planValue(), Factor: e.Factor, Cost: e.Cost,
-		})
-	}
-	return zones
-}
-
-// planValue returns the value of the zone's plan that chose the limits of the request.
-func (e *Entry) planValue() string {
-	if e.Zone.Policy != nil {
-		for value, set := range e.Zone.PlanSets {
-			if set == e.LimitSet {
-				return value
-			}
-		}
-	}
-	return ""
+	return state.Limiter.Denials.Record(d)
 }
 
 // countDeniedKeys counts a denied request for the keys that were denied.

@@ -97,8 +97,8 @@ func (state *State) Forget() {
 // belongs to these zones, or their ban applies to all requests of the limiter. Collect is called
 // again if the store knows other overrides than this instance.
 func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o CollectOptions) error {
-	state.BeginCollecting()
-	defer state.EndCollecting()
+	state.beginCollecting()
+	defer state.endCollecting()
 	for i := range state.Limiter.Zones {
 		applies, err := state.collectZone(i, r, repl, o)
 		if o.Observe != nil {
@@ -111,14 +111,14 @@ func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o CollectOpti
 	return nil
 }
 
-// BeginCollecting forgets what an earlier attempt has collected.
-func (state *State) BeginCollecting() {
+// beginCollecting forgets what an earlier attempt has collected.
+func (state *State) beginCollecting() {
 	state.Entries, state.Requests, state.watchedZones = state.Entries[:0], state.Requests[:0], 0
 }
 
-// EndCollecting connects the entries with their requests, whose places are known now. From here on, the values of
+// endCollecting connects the entries with their requests, whose places are known now. From here on, the values of
 // the body are only for later handlers.
-func (state *State) EndCollecting() {
+func (state *State) endCollecting() {
 	if !state.Explained { // an explanation shows keys, and is short
 		state.Body.KeepValues()
 	}

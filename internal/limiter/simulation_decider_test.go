@@ -206,7 +206,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 				state.add(Entry{Zone: s.zones[p.zones[i].Name], LimitSet: &LimitSet{}}, p.storeRequest(r, i))
 			}
 		}
-		state.EndCollecting()
+		state.endCollecting()
 		switch {
 		case served.denied:
 			for range state.Entries {

@@ -43,7 +43,7 @@ func (s *configuration) ShownKey(zone int, key string) string {
 	if len(key) > maxVisitedKey && secret != "" {
 		return key[maxVisitedKey:] // the HMAC of the whole key
 	}
-	return keys.NewShown(secret, key, keys.MaxShown).Marked()
+	return keys.NewShown(secret, key).Marked()
 }
 
 // Notes implements [simulate.Configuration].

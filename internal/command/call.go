@@ -36,12 +36,9 @@ func newCall(cmd *cobra.Command, args []string) (*call, error) {
 		return nil, err
 	}
 	c := &call{cmd: cmd, args: args, instances: instances, json: boolFlag(cmd, "json"), out: cmd.OutOrStdout()}
-	c.style.Colored = c.onTerminal() && terminal.IsColored()
+	c.style.Colored = terminal.Of(c.out) != nil && terminal.IsColored()
 	return c, nil
 }
-
-// onTerminal reports whether people see the output at once.
-func (c *call) onTerminal() bool { return terminal.Of(c.out) != nil }
 
 func boolFlag(cmd *cobra.Command, name string) bool {
 	value, _ := cmd.Flags().GetBool(name)
@@ -199,7 +196,7 @@ const (
 	oneOfRedis asked = true
 )
 
-// places returns all zones of all instances for which has is true, or only one zone if it is given. failed has
+// places returns all zones of all instances for which has is nil or true, or only one zone if it is given. failed has
 // the errors of instances that could not be asked.
 func (c *call) places(zone string, which asked, has func(adminapi.Zone) bool) (places []place, failed error) {
 	if zone != "" && len(c.instances) == 1 {
@@ -217,7 +214,7 @@ func (c *call) places(zone string, which asked, has func(adminapi.Zone) bool) (p
 		p := place{instance: list.from}
 		for _, z := range list.body {
 			elsewhere := which == oneOfRedis && z.Store != "memory" && owner[redisZone{z.Name, list.from.store(z.Store)}] != list.from
-			if zone == "" && !has(z) || slices.Contains(p.zones, z.Name) || elsewhere {
+			if zone == "" && has != nil && !has(z) || slices.Contains(p.zones, z.Name) || elsewhere {
 				continue
 			}
 			p.zones = append(p.zones, z.Name)

@@ -34,7 +34,7 @@ the option runtime_overrides.` + changeNote,
   $ caddy rate-limit override api customer-7 'token_bucket 100 1s' 'fixed_window 10000 1d' --for 24h
   $ caddy rate-limit override api 203.0.113.9 unlimited --for 1h
   $ caddy rate-limit override api customer-7 --remove`,
-	}, []completion{zonesWith(hasRuntimeOverrides), deniedOrListedKeys("overrides"), limitNames}, func(c *call) error {
+	}, func(c *call) error {
 		limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
 		switch {
 		case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
@@ -71,7 +71,7 @@ Denies all requests of a key, from now on. The zone needs the option ban.` + cha
 		Examples: `
   $ caddy rate-limit ban login 203.0.113.9
   $ caddy rate-limit ban login 203.0.113.9 --for 24h`,
-	}, []completion{zonesWith(hasBan), deniedOrListedKeys("")}, func(c *call) error {
+	}, func(c *call) error {
 		duration, err := durationFlag(c.cmd, "for")
 		if err != nil {
 			return err
@@ -95,7 +95,7 @@ Ends the ban of a key, and forgets its earlier bans and the denials that count
 toward the next one. Charges stay. The zone needs the option ban.` + changeNote,
 		Examples: `
   $ caddy rate-limit unban login 203.0.113.9`,
-	}, []completion{zonesWith(hasBan), deniedOrListedKeys("bans")}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
+	}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
 }
 
 func resetCommand() *cobra.Command {
@@ -108,7 +108,7 @@ An override stays. Requests in flight still count for concurrency.` + changeNote
 		Examples: `
   $ caddy rate-limit reset api customer-7
   $ caddy rate-limit reset api 2001:db8::/64`,
-	}, []completion{zonesWith(anyZone), deniedOrListedKeys("")}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
+	}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
 }
 
 // limitTexts returns the limits in arguments. Words without spaces are one limit together, so a

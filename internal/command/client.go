@@ -187,7 +187,7 @@ func (i instance) requestKey(method, zone, resource, key string, body any) (json
 
 // unknownZone returns an error that names the zones that exist, if the instance doesn't have this zone.
 func (i instance) unknownZone(zone string, err error) error {
-	names, listErr := i.zoneNames(anyZone)
+	names, listErr := i.zoneNames()
 	if listErr != nil {
 		return err
 	}
@@ -211,17 +211,15 @@ func (i instance) unknownZone(zone string, err error) error {
 // maxNamed is how many zones an error names.
 const maxNamed = 20
 
-// zoneNames returns the names of the zones for which has is true, each once.
-func (i instance) zoneNames(has func(adminapi.Zone) bool) (names []string, err error) {
+// zoneNames returns the names of the zones, each once.
+func (i instance) zoneNames() (names []string, err error) {
 	var zones []adminapi.Zone
 	body, err := i.getZones()
 	if err == nil {
 		err = json.Unmarshal(body, &zones)
 	}
 	for _, z := range zones {
-		if has(z) {
-			names = append(names, z.Name)
-		}
+		names = append(names, z.Name)
 	}
 	return slices.Compact(names), err // they are sorted
 }

@@ -77,7 +77,7 @@ func configure(cmd *cobra.Command) {
 	cmd.Long = strings.TrimSpace(cmd.Long)
 	cmd.Example = `  $ caddy rate-limit status
   $ caddy rate-limit explain https://example.com/login --client-ip 203.0.113.9
-  $ caddy rate-limit top api --watch
+  $ caddy rate-limit top api
   $ caddy rate-limit override api customer-7 'token_bucket 100 1m' --for 24h
   $ caddy rate-limit simulate --config Caddyfile access.log`
 	cmd.DisableFlagsInUseLine = true
@@ -228,9 +228,8 @@ func usageOf(cmd *cobra.Command, use string) string {
 	return cmd.Parent().CommandPath() + " " + use
 }
 
-// keySubcommand returns a command about a key of a zone, which are its first two arguments. The completions are of its
-// arguments.
-func keySubcommand(m Manual, completions []completion, run func(*call) error) *cobra.Command {
+// keySubcommand returns a command about a key of a zone, which are its first two arguments.
+func keySubcommand(m Manual, run func(*call) error) *cobra.Command {
 	cmd := subcommand(m, func(c *call) (err error) {
 		c.zone, c.key = c.args[0], c.args[1]
 		if boolFlag(c.cmd, "encoded") {
@@ -241,7 +240,6 @@ func keySubcommand(m Manual, completions []completion, run func(*call) error) *c
 		return run(c)
 	})
 	cmd.Flags().Bool("encoded", false, "The key is percent-encoded, as in --json")
-	cmd.ValidArgsFunction = completeArguments(completions...)
 	return cmd
 }
 

@@ -26,7 +26,7 @@ Instances that share a Redis have the same budgets, so only one of them is asked
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
-	}, []completion{zonesWith(anyZone), deniedOrListedKeys("bans")}, func(c *call) error {
+	}, func(c *call) error {
 		places, failed := c.places(c.zone, oneOfRedis, nil)
 		answers := ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
 			return i.requestKey("GET", c.zone, "keys", c.key, nil)

@@ -28,7 +28,7 @@ or 'operator'.`,
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
-	}, hasBan, bansView)
+	}, func(z adminapi.Zone) bool { return z.Ban != "" }, bansView)
 }
 
 func overridesCommand() *cobra.Command {
@@ -63,7 +63,7 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 			return failed
 		}
 		answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
-			return i.getList(zone, name, limit, func(json.RawMessage) {})
+			return i.getList(zone, name, limit)
 		})
 		if len(answers) == 0 && !c.json {
 			return errors.Join(c.print("No zone has "+name+".\n"), failed)
@@ -73,7 +73,6 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 		}))
 	})
 	cmd.Flags().IntVar(&limit, "limit", maxPage, "How many entries of each zone to show")
-	cmd.ValidArgsFunction = completeArguments(zonesWith(anyZone))
 	return cmd
 }
 
@@ -81,9 +80,8 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 const maxPage = 1000
 
 // getList returns a list of a zone, of at most limit entries. It asks for one page after the other,
-// and puts them together. It calls found for each entry of a page that has come. If there are more entries,
-// the list has the cursor of the next page.
-func (i instance) getList(zone, name string, limit int, found func(json.RawMessage)) (json.RawMessage, error) {
+// and puts them together. If there are more entries, the list has the cursor of the next page.
+func (i instance) getList(zone, name string, limit int) (json.RawMessage, error) {
 	entries, next := []json.RawMessage{}, ""
 	for len(entries) < limit {
 		query := url.Values{"limit": {strconv.Itoa(min(limit-len(entries), maxPage))}}
@@ -106,9 +104,6 @@ func (i instance) getList(zone, name string, limit int, found func(json.RawMessa
 		}
 		if err != nil {
 			return nil, i.misunderstood(err)
-		}
-		for _, entry := range more {
-			found(entry)
 		}
 		entries = append(entries, more...)
 		if next == "" {

@@ -15,48 +15,34 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	cmd := subcommand(Manual{
+	return subcommand(Manual{
 		Use:   "status",
 		Short: "Shows the stores and zones, with requests per second",
 		Long: `
 Shows each store with its state, each zone with its limits, and warnings. The
-requests per second are those of one second, or with --watch since the last
-output. The totals count from the start of the process. The numbers of several
+requests per second are those of one second. The totals count from the start of the process. The numbers of several
 instances are added up. With --json, the output has the totals only.
 The exit code is 1 while a Redis fails.`,
 		Examples: `
   $ caddy rate-limit status
-  $ caddy rate-limit status --watch
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019
   $ caddy rate-limit status --json`,
 	}, func(c *call) error {
-		var before []decoded[statusBody]
-		var at time.Time
-		return c.watch(func() (string, error) {
-			for {
-				answers := ask(c.instances, getStatus)
-				failed := failures(answers)
-				after, err := decode[statusBody](answers)
-				if failed == nil && slices.ContainsFunc(after, redisFails) {
-					failed = errStoreFails
-				}
-				if c.json {
-					return c.jsonDocument(answers), failed
-				}
-				if err != nil || len(after) == 0 {
-					return "", cmp.Or(err, failed)
-				}
-				previous, elapsed := before, time.Since(at)
-				before, at = after, time.Now()
-				if previous != nil {
-					return statusView(c.style, at, elapsed, previous, after), failed
-				}
-				time.Sleep(interval) // the first output needs the requests of a second, too
-			}
+		answers, began := ask(c.instances, getStatus), time.Now()
+		before, _ := decode[statusBody](answers)
+		if !c.json && len(before) > 0 { // people see the requests of a second
+			time.Sleep(time.Second)
+			answers = ask(c.instances, getStatus)
+		}
+		elapsed := time.Since(began)
+		err := show(c, answers, func(after []decoded[statusBody]) string {
+			return statusView(c.style, time.Now(), elapsed, before, after)
 		})
+		if after, _ := decode[statusBody](answers); err == nil && slices.ContainsFunc(after, redisFails) {
+			return errStoreFails
+		}
+		return err
 	})
-	addWatch(cmd)
-	return cmd
 }
 
 // statusBody is the body for scripts: two bodies of the admin API.

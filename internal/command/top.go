@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,37 +25,27 @@ of other keys. The counts of several instances are added up.`,
 		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
-  $ caddy rate-limit top api --watch
   $ caddy rate-limit top api --json`,
 	}, func(c *call) error {
 		if limit < 1 {
 			return UsageErrorf("--limit must be at least 1, not %d", limit)
 		}
 		zone := c.argument(0)
-		var before []deniedKey
-		var at time.Time
-		return c.watch(func() (string, error) {
-			places, failed := c.places(zone, everyInstance, anyZone)
-			answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
-				return i.requestZone("GET", zone, "/top", nil)
-			})
-			failed = errors.Join(failed, failures(answers))
-			if c.json {
-				return c.jsonDocument(answers), failed
-			}
-			bodies, err := decode[map[string][]adminapi.DeniedKey](answers)
-			if err != nil || len(bodies) == 0 && failed != nil {
-				return "", cmp.Or(err, failed)
-			}
-			now, keys := time.Now(), deniedKeys(bodies)
-			text := topView(c.style, now.Sub(at), before, keys, boolFlag(c.cmd, "watch"), limit)
-			before, at = keys, now
-			return text, failed
+		places, failed := c.places(zone, everyInstance, nil)
+		if len(places) == 0 && failed != nil {
+			return failed
+		}
+		answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
+			return i.requestZone("GET", zone, "/top", nil)
 		})
+		if len(answers) == 0 && !c.json {
+			return errors.Join(c.print(topView(c.style, nil, limit)), failed)
+		}
+		return errors.Join(failed, show(c, answers, func(bodies []decoded[map[string][]adminapi.DeniedKey]) string {
+			return topView(c.style, deniedKeys(bodies), limit)
+		}))
 	})
 	cmd.Flags().IntVar(&limit, "limit", 10, "How many keys of each zone to show")
-	cmd.ValidArgsFunction = completeArguments(zonesWith(anyZone))
-	addWatch(cmd)
 	return cmd
 }
 
@@ -86,13 +75,9 @@ func deniedKeys(bodies []decoded[map[string][]adminapi.DeniedKey]) []deniedKey {
 	})
 }
 
-// topView shows the most denied keys. With rates it also shows denials per second since before.
-func topView(s style, elapsed time.Duration, before, keys []deniedKey, rates bool, limit int) string {
-	earlier := make(map[[2]string]int64)
-	for _, k := range before {
-		earlier[[2]string{k.zone, k.key}] = k.denied
-	}
-	t := newTable("ZONE", ">DENIED", titleIf(rates, ">DENIED/S"), "KEY")
+// topView shows the most denied keys.
+func topView(s style, keys []deniedKey, limit int) string {
+	t := newTable("ZONE", ">DENIED", "KEY")
 	shown := make(map[string]int)
 	for _, k := range keys {
 		if shown[k.zone]++; shown[k.zone] > limit {
@@ -102,11 +87,7 @@ func topView(s style, elapsed time.Duration, before, keys []deniedKey, rates boo
 		if k.atLeast < k.denied {
 			denied = count(k.atLeast) + " to " + denied
 		}
-		perSecond := plain("")
-		if n, ok := earlier[[2]string{k.zone, k.key}]; ok && k.denied >= n { // else the counts were halved
-			perSecond = colorIf(k.denied > n, rate(float64(k.denied-n)/elapsed.Seconds()), red)
-		}
-		t.Add(plain(quoteName(k.zone)), plain(denied), perSecond, plain(k.key))
+		t.Add(plain(quoteName(k.zone)), plain(denied), plain(k.key))
 	}
 	return cmp.Or(t.Text(s), "No key was denied lately.\n")
 }

@@ -210,56 +210,6 @@ func TestCommandWithoutZones(t *testing.T) {
 	c.RateLimit(t, "top", "api").Fails(t, 1, "the configuration in force has no rate_limit: write at least one zone")
 }
 
-// Shells complete commands, zones and keys, and never see an error.
-func TestCommandCompletion(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, commandSite(""))
-	for _, key := range []string{"customer-7", "a b"} {
-		for range 3 {
-			c.Get(t, "/", "Key", key)
-		}
-	}
-	complete := func(args ...string) []string {
-		output, err := c.Command(append([]string{"__complete", "rate-limit"}, args...)...).Output()
-		if err != nil {
-			t.Error(err)
-		}
-		lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-		if lines[len(lines)-1] != ":4" { // no file names
-			t.Errorf("%q: the last line is %q", args, lines[len(lines)-1])
-		}
-		return lines[:len(lines)-1]
-	}
-	for _, test := range []struct {
-		args, want []string
-	}{
-		{[]string{"ban", ""}, []string{"api"}}, // login has no bans
-		{[]string{"override", ""}, []string{"api"}},
-		{[]string{"reset", ""}, []string{"api", "login"}},
-		{[]string{"ban", "api", "k", "--for", ""}, nil},
-		{[]string{"key", "api", ""}, []string{"customer-7"}},
-		{[]string{"top", ""}, []string{"api", "login"}},
-		{[]string{"top", "api", ""}, nil},
-		{[]string{"reset", "api", ""}, []string{"customer-7"}},
-		{[]string{"reset", "nowhere", ""}, nil},
-		{[]string{"ban", "--address", "127.0.0.1:" + redistest.FreePort(t), ""}, nil},
-		{[]string{"ban", "--config", "none", ""}, nil},
-		{[]string{"explain", ""}, nil},
-	} {
-		// On a busy machine the words can come too late for the shell.
-		look := func() []string { return complete(test.args...) }
-		caddytest.EventuallySees(t, fmt.Sprintf("%q completes as %q", test.args, test.want), look, func(got []string) bool { return slices.Equal(got, test.want) })
-	}
-	look := func() []string { return complete("override", "api", "k", "") }
-	caddytest.EventuallySees(t, "limits complete", look, func(got []string) bool {
-		return slices.Contains(got, "token_bucket") && slices.Contains(got, "unlimited")
-	})
-	script, err := c.Command("completion", "bash").Output()
-	if err != nil || !bytes.Contains(script, []byte("__complete")) {
-		t.Errorf("the script for bash: %v", err)
-	}
-}
-
 // A request is explained without a charge. A denied one is explained by its ID, too.
 func TestCommandExplain(t *testing.T) {
 	t.Parallel()

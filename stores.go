@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -194,7 +193,6 @@ func (b *redisBackend) status() adminapi.Redis {
 // metricSources are the sources of the gauges. They concern the whole process, and so serve all configurations.
 var metricSources = telemetry.Sources{
 	Zones:            func() map[string]telemetry.Features { return ofActiveApp((*App).countedFeatures) },
-	Overrides:        func() []telemetry.OverrideCount { return ofActiveApp((*App).countOverrides) },
 	Redis:            stateOfRedis,
 	MemoryKeys:       func() float64 { return sumOfMemoryStores((*store.SharedMemory).Keys) },
 	MemoryOverflowed: func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) },
@@ -250,38 +248,10 @@ func (a *App) countedFeatures() map[string]telemetry.Features {
 			f.Concurrency = f.Concurrency || hasSlots
 			f.Delay = f.Delay || hasDelay
 			f.SlotWait = f.SlotWait || hasSlots && hasDelay
-			f.Ban = f.Ban || z.Ban != nil
 		}
 		all[name] = f
 	}
 	return all
-}
-
-// countOverrides returns the overrides in force. The configuration may have ended meanwhile.
-func (a *App) countOverrides() (counts []telemetry.OverrideCount) {
-	var inMemory map[string]int // by zone; nil until it is needed
-	for name, zones := range a.countedZones() {
-		if n := len(zones[0].Overrides.All); n > 0 { // zones of one name agree about overrides
-			counts = append(counts, telemetry.OverrideCount{Zone: name, Count: n})
-		}
-		if !zones[0].RuntimeOverrides {
-			continue
-		}
-		known := make(map[keyhash.Hash]bool)
-		n := 0
-		for _, z := range zones {
-			if z.handler.Backend != nil {
-				z.KnownOverrides.AddTo(known)
-				continue
-			}
-			if inMemory == nil {
-				inMemory = a.memory.shared.OverrideCounts()
-			}
-			n = inMemory[name]
-		}
-		counts = append(counts, telemetry.OverrideCount{Zone: name, AtRunTime: true, Count: n + len(known)})
-	}
-	return counts
 }
 
 // shareCounts returns the counts of requests by zone name, for the shares that zones deny.

@@ -77,10 +77,7 @@ func allMetrics(t *testing.T) []*dto.MetricFamily {
 	registry := prometheus.NewPedanticRegistry()
 	if err := telemetry.Register(registry, telemetry.Sources{
 		Zones: func() map[string]telemetry.Features {
-			return map[string]telemetry.Features{t.Name(): {Concurrency: true, Delay: true, SlotWait: true, Ban: true}}
-		},
-		Overrides: func() []telemetry.OverrideCount {
-			return []telemetry.OverrideCount{{Zone: "a"}, {Zone: "a", AtRunTime: true}}
+			return map[string]telemetry.Features{t.Name(): {Concurrency: true, Delay: true, SlotWait: true}}
 		},
 		Redis: func() (sum telemetry.RedisState, ok bool) { return sum, true },
 

@@ -77,15 +77,6 @@ func (m *SharedMemory) Keys() int64 { return m.weight.Load() }
 // had no room for the key.
 func (m *SharedMemory) Overflowed() int64 { return m.overflowed.Load() }
 
-// OverrideCounts returns how many run-time overrides are in force, by zone.
-func (m *SharedMemory) OverrideCounts() map[string]int {
-	now, counts := m.Now(), make(map[string]int)
-	for i := range m.shards {
-		m.shards[i].countOverrides(now, counts)
-	}
-	return counts
-}
-
 // Sweep drops the budgets that have expired. It locks one shard at a time.
 func (m *SharedMemory) Sweep() { m.SweepAt(m.Now()) }
 

@@ -221,17 +221,6 @@ func (s *shard) overrideTextLocked(key overrideKey, now algorithms.Micros) strin
 	return o.text
 }
 
-// countOverrides adds the overrides that are in force to counts, by zone.
-func (s *shard) countOverrides(now algorithms.Micros, counts map[string]int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, o := range s.overrides {
-		if o.expires == 0 || o.expires > now {
-			counts[key.zone]++
-		}
-	}
-}
-
 // setOverrideLocked sets a key's override. An override without a text removes it.
 func (s *shard) setOverrideLocked(key overrideKey, o override) {
 	if o.text == "" {

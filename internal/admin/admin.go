@@ -214,17 +214,13 @@ func (a *Request) unbanKey() (any, error) {
 
 // endBan makes a change to the key that also forgets its bans.
 func (a *Request) endBan(newChange func(*Zone) (store.Change, error)) error {
-	err := a.changeKey(func(z *Zone) (store.Change, error) {
+	return a.changeKey(func(z *Zone) (store.Change, error) {
 		c, err := newChange(z)
 		for _, b := range z.bansFor(nil) {
 			c.Forget = append(c.Forget, b.ID)
 		}
 		return c, err
 	})
-	if err == nil {
-		a.zones[0].Metrics.EndBan(a.zones[0].ShortKey(a.key))
-	}
-	return err
 }
 
 // banKey begins a ban of a key. It replaces a ban that is in force.
@@ -252,7 +248,7 @@ func (a *Request) banKey() (any, error) {
 		return store.Change{Ban: z.bansFor(nil), BanFor: time.Duration(duration).Microseconds()}, nil
 	})
 	if i := slices.IndexFunc(a.zones, func(z *Zone) bool { return !z.Metrics.Disabled }); i >= 0 && err == nil {
-		a.zones[i].Metrics.CountBan(a.zones[i].ShortKey(a.key), time.Duration(duration))
+		a.zones[i].Metrics.CountBan()
 	}
 	return nil, err
 }

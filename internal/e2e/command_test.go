@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bytes"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -129,7 +127,7 @@ func TestCommandErrors(t *testing.T) {
 		{"override api k unlimited --remove", 2, "--remove can't stand beside limits or --for"},
 		{"override api k --remove --for 1h", 2, "--remove can't stand beside limits or --for"},
 		{"unban api a%2 --encoded", 2, `the key "a%2" is not percent-encoded`},
-		{"explain", 2, "the URL is missing"},
+		{"explain", 2, "<url> is missing: write caddy rate-limit explain <url>"},
 		{"explain https://a/ -H nothing", 2, `--header "nothing" is not a header field: write for example 'X-Api-Key: customer-7'`},
 		{"top aip", 1, "there is no zone aip at " + c.Admin + ": did you mean api? Its zones: api, login"},
 		{"override api k token_bukket 1 1s", 1, `the limit "token_bukket 1 1s": unknown algorithm "token_bukket": write unlimited, or one of calendar`},

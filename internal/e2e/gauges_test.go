@@ -121,18 +121,17 @@ func TestGaugesOfRequests(t *testing.T) {
 	})
 }
 
-// Bans count from their beginning to their end, by whatever they begin and end.
-func TestGaugesOfBans(t *testing.T) {
+// Bans count when they begin, by denials or by an operator.
+func TestBansBegun(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		const other = "zone other {\n match path /other\n key {query.key}\n gcra 1 1h\n}\n"
 		config := caddytest.Site("zone api {\n match path /\n key {query.key}\n gcra 1 1h\n ban 1h\n}\n" +
 			"zone tried {\n match path /\n key {query.key}\n gcra 1 1h\n ban 1h\n shadow\n}\n" + other + use)
 		c := caddytest.Start(t, config)
-		bans := func(total, inForce int) {
+		bans := func(total int) {
 			t.Helper()
 			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_bans_total{zone="api"} %d`, total))
-			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_bans{zone="api"} %d`, inForce))
 		}
 		operate := func(method, path, body string) {
 			t.Helper()
@@ -146,84 +145,20 @@ func TestGaugesOfBans(t *testing.T) {
 				c.Get(t, "/other?key="+key)
 			}
 		}
-		bans(2, 2)
+		bans(2)
 		c.Reload(t, config+"# again\n")
-		bans(2, 2)
 		operate("DELETE", "a/ban", "")
-		bans(2, 1)
+		bans(2)
 		operate("PUT", "c/ban", "")
 		operate("PUT", "c/ban", `{"duration":"2h"}`)
-		bans(4, 2)
-		operate("DELETE", "b", "")
-		bans(4, 1)
-		operate("PUT", "d/ban", `{"duration":"1ms"}`)
-		bans(5, 1)
-		wantNoMetric(t, c, `caddy_rate_limit_bans{zone="other"`)
+		bans(4)
 		wantNoMetric(t, c, `caddy_rate_limit_bans_total{zone="other"`)
 		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="tried"} 0`)
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans{zone="tried"} 0`)
 
 		c.Reload(t, strings.ReplaceAll(config, "zone api", "disable_metrics\nzone api"))
-		wantNoMetric(t, c, `caddy_rate_limit_bans{`)
 		operate("PUT", "e/ban", "")
 		c.Reload(t, caddytest.Site(other+use))
-		wantNoMetric(t, c, `caddy_rate_limit_bans{`)
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="api"} 5`)
-	})
-}
-
-// Overrides are counted by their origin, while they are in force.
-func TestGaugesOfOverrides(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		config := caddytest.Site(`zone api {
-			key {query.key}
-			gcra 1 1h
-			override a unlimited
-			override b {
-				gcra 2 1h
-			}
-			runtime_overrides
-		}
-		zone plain {
-			gcra 1000000 1s
-		}
-		` + use)
-		c := caddytest.Start(t, config)
-		runtime := func(n int) {
-			t.Helper()
-			caddytest.WaitForMetric(t, c, `caddy_rate_limit_overrides{from="config",zone="api"} 2`)
-			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_overrides{from="runtime",zone="api"} %d`, n))
-		}
-		operate := func(c *caddytest.Caddy, method, key, body string) {
-			t.Helper()
-			if r, err := c.Do(method, "http://"+c.Admin+"/rate_limit/zones/api/keys/"+key+"/override", body); err != nil || r.StatusCode != 204 {
-				t.Fatalf("%s %s: %v %d %s", method, key, err, r.StatusCode, r.Text)
-			}
-		}
-		runtime(0)
-		operate(c, "PUT", "c", `{"unlimited":true}`)
-		operate(c, "PUT", "a", `{"unlimited":true,"ttl":"1h"}`)
-		runtime(2)
-		operate(c, "PUT", "a", `{"unlimited":true,"ttl":"1ms"}`)
-		runtime(1)
-		operate(c, "PUT", "d", `{"unlimited":true}`)
-		operate(c, "DELETE", "c", "")
-		runtime(1)
-		wantNoMetric(t, c, `caddy_rate_limit_overrides{from="config",zone="plain"`)
-		wantNoMetric(t, c, `caddy_rate_limit_overrides{from="runtime",zone="plain"`)
-		if use != "" { // another instance learns of an override with the first request
-			other := c
-			c = caddytest.Start(t, config)
-			runtime(0)
-			c.Get(t, "/?key=d").Want(t, 200)
-			runtime(1)
-			operate(other, "DELETE", "d", "")
-			c.Get(t, "/?key=d")
-			runtime(0)
-		}
-		c.Reload(t, caddytest.Site("zone api {\n gcra 1 1h\n}\n"+use))
-		wantNoMetric(t, c, `caddy_rate_limit_overrides`)
+		bans(4)
 	})
 }
 

@@ -23,7 +23,7 @@ func (state *State) countOutcomes(took time.Duration) {
 			e.Zone.Metrics.CountInFlight(1)
 		}
 		if e.Outcome.Ban.Began && !e.Shadow {
-			e.Zone.Metrics.CountBan(e.Key, time.Duration(e.Outcome.Ban.EndsAfter)*time.Microsecond)
+			e.Zone.Metrics.CountBan()
 		}
 	}
 }

@@ -148,18 +148,6 @@ func (k *KnownOverrides) remember(key string, o KnownOverride) bool {
 	return true
 }
 
-// AddTo adds the hashes of the keys whose overrides are in force, as far as this instance knows.
-func (k *KnownOverrides) AddTo(all map[keyhash.Hash]bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	now := time.Now()
-	for hash, known := range k.byKey {
-		if known.until.IsZero() || known.until.After(now) {
-			all[hash] = true
-		}
-	}
-}
-
 // RememberOverride remembers that the store has an override for a key. An empty text means none.
 func (z *Zone) RememberOverride(key, text string) {
 	o, err := KnownOverride{Override: &store.Override{Text: text}}, error(nil)

@@ -5,12 +5,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -66,7 +64,7 @@ func bansBegun(t *testing.T) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	err := telemetry.Register(registry, telemetry.Sources{
-		Zones: func() map[string]telemetry.Features { return nil }, Overrides: func() []telemetry.OverrideCount { return nil },
+		Zones:      func() map[string]telemetry.Features { return nil },
 		Redis:      func() (sum telemetry.RedisState, ok bool) { return sum, false },
 		MemoryKeys: func() float64 { return 0 }, MemoryOverflowed: func() float64 { return 0 },
 	})
@@ -86,25 +84,4 @@ func bansBegun(t *testing.T) map[string]float64 {
 		}
 	}
 	return begun
-}
-
-// An override that was set at run time counts until it ends.
-func TestOverridesInForce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var known KnownOverrides
-		for i, lasts := range []time.Duration{0, time.Minute, time.Hour} {
-			o := KnownOverride{Override: &store.Override{Text: fmt.Sprint(i)}}
-			if lasts > 0 {
-				o.until = time.Now().Add(lasts)
-			}
-			known.remember(fmt.Sprint(i), o)
-		}
-		for _, want := range []int{3, 2, 1} {
-			all := make(map[keyhash.Hash]bool)
-			if known.AddTo(all); len(all) != want {
-				t.Errorf("%d overrides are in force, want %d", len(all), want)
-			}
-			time.Sleep(time.Hour - 59*time.Minute*time.Duration(want-2)) // in virtual time: a minute, and then an hour
-		}
-	})
 }

@@ -37,8 +37,6 @@ const (
 type Sources struct {
 	// Zones returns the zones of the configuration in force whose metrics are counted, by name.
 	Zones func() map[string]Features
-	// Overrides returns the overrides in force of these zones. It leaves out numbers that aren't shown.
-	Overrides func() []OverrideCount
 	// Redis returns the sums over all Redis. ok is false if there is none.
 	Redis func() (sum RedisState, ok bool)
 	// MemoryKeys and MemoryOverflowed return the sums over the stores in memory.
@@ -50,14 +48,6 @@ type Features struct {
 	Concurrency bool
 	Delay       bool
 	SlotWait    bool // concurrency, with delay
-	Ban         bool
-}
-
-// OverrideCount is a number of overrides of the zones with one name.
-type OverrideCount struct {
-	Zone      string
-	AtRunTime bool // else they are in the configuration
-	Count     int
 }
 
 // RedisState holds the present numbers of one or more Redis.
@@ -81,9 +71,6 @@ func (s Sources) collectors() []prometheus.Collector {
 			"Keys held in memory; a sliding log counts as one more for every 64 events it has room for.")), s.MemoryKeys),
 		prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
 			"Requests decided by a shared budget because the memory was full.")), s.MemoryOverflowed),
-		set(name("bans", "Bans in force that began on this instance, by denials or by operators."), s.collectBans, "zone"),
-		set(name("overrides", "Overrides in force, by origin: config (in the configuration), or runtime "+
-			"(set at run time; with Redis, as far as this instance knows them)."), s.collectOverrides, "zone", "from"),
 		set(name("in_flight", "Requests of this instance that hold a slot of concurrency."), s.collectInFlight, "zone"),
 		set(name("waiting", "Delayed requests, by what they wait for: limit, or slot (of concurrency)."), s.collectWaiting, "zone", "for"),
 		set(name("redis_queue", "Requests and corrections of charges that wait to be sent to Redis."), s.collectRedisQueue),
@@ -91,13 +78,9 @@ func (s Sources) collectors() []prometheus.Collector {
 	}
 }
 
-// zoneGauges are the present numbers of a zone's requests and bans. All zones of one name share
-// them. They outlive configurations, because requests do.
-type zoneGauges struct {
-	inFlight, waitingForLimit, waitingForSlot atomic.Int64
-
-	bans bansInForce
-}
+// zoneGauges are the present numbers of a zone's requests. All zones of one name share them. They outlive
+// configurations, because requests do.
+type zoneGauges struct{ inFlight, waitingForLimit, waitingForSlot atomic.Int64 }
 
 var processGauges sync.Map // zone name → *zoneGauges
 
@@ -143,29 +126,6 @@ func (s Sources) collectWaiting(set func(float64, ...string)) {
 	forASlot := func(g *zoneGauges) *atomic.Int64 { return &g.waitingForSlot }
 	s.collectRequests(set, func(f Features) bool { return f.Delay }, forALimit, forLimit)
 	s.collectRequests(set, func(f Features) bool { return f.SlotWait }, forASlot, forSlot)
-}
-
-func (s Sources) collectBans(set func(float64, ...string)) {
-	for name, features := range s.Zones() {
-		if !features.Ban {
-			continue
-		}
-		n := 0
-		if g, ok := processGauges.Load(name); ok {
-			n = g.(*zoneGauges).bans.count()
-		}
-		set(float64(n), name)
-	}
-}
-
-func (s Sources) collectOverrides(set func(float64, ...string)) {
-	for _, o := range s.Overrides() {
-		from := "config"
-		if o.AtRunTime {
-			from = "runtime"
-		}
-		set(float64(o.Count), o.Zone, from)
-	}
 }
 
 func (s Sources) collectRedisQueue(set func(float64, ...string)) {

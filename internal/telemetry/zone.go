@@ -138,17 +138,8 @@ func (m *Zone) CountWaitingForSlot(n int64) {
 }
 
 // CountBan counts a ban that begins now.
-func (m *Zone) CountBan(key string, lasts time.Duration) {
+func (m *Zone) CountBan() {
 	if m.HasBan && !m.Disabled {
-		c := m.counters()
-		c.bansBegun.Inc()
-		c.gauges.bans.begin(key, lasts)
-	}
-}
-
-// EndBan uncounts the ban of a key.
-func (m *Zone) EndBan(key string) {
-	if g, ok := processGauges.Load(m.Name); ok {
-		g.(*zoneGauges).bans.end(key)
+		m.counters().bansBegun.Inc()
 	}
 }

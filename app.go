@@ -133,14 +133,12 @@ func checkMaxKeys(n int64) error {
 }
 
 // Start begins to sweep the stores in memory, and to check every Redis once. It also begins to keep the counts of the
-// last minutes, and to watch which share of their requests the zones deny. All of this ends with the configuration. All handlers have been
-// provisioned by then.
+// last minutes. All of this ends with the configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
 	a.warnOfOrder()
-	if zones := slices.Collect(maps.Keys(a.countedZones())); len(zones) > 0 {
+	if len(a.countedZones()) > 0 {
 		go telemetry.KeepHistory(a.ctx)
-		denials.WatchShares(a.ctx, zones, shareCounts, a.logger)
 	}
 	if a.memory.shared != nil || a.standIn.shared != nil {
 		go a.sweep()

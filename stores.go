@@ -254,22 +254,6 @@ func (a *App) countedFeatures() map[string]telemetry.Features {
 	return all
 }
 
-// shareCounts returns the counts of requests by zone name, for the shares that zones deny.
-func shareCounts() map[string]denials.Counts {
-	all := make(map[string]denials.Counts)
-	for zone, outcomes := range telemetry.RequestCounts() {
-		c := denials.Counts{
-			Denied:    outcomes[telemetry.OutcomeDenied.String()] + outcomes[telemetry.OutcomeBanned.String()],
-			WouldDeny: outcomes[telemetry.OutcomeShadowDenied.String()],
-		}
-		for _, n := range outcomes {
-			c.Requests += n
-		}
-		all[zone] = c
-	}
-	return all
-}
-
 // storePool holds what survives reloads: the stores and the denied keys of all configurations in this process. The key
 // of a store in memory is a memoryKey. The key of a Redis is its redisstore.Options.
 var storePool = caddy.NewUsagePool()

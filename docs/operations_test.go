@@ -118,7 +118,7 @@ func TestLogReference(t *testing.T) {
 	used := make(map[string]int)
 	rows := caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Denials and bans"))
 	denials := len(rows)
-	for _, heading := range []string{"Redis and the stores", "Shares of denied requests", "When a configuration loads", "While requests come"} {
+	for _, heading := range []string{"Redis and the stores", "When a configuration loads", "While requests come"} {
 		rows = append(rows, caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, heading))...)
 	}
 	for _, m := range found {

@@ -1,5 +1,4 @@
-// Package denials tells operators about denied requests: by log and events, by the most denied keys, and by
-// the share of a zone's requests. It never decides about a request, and keeps a bounded number of bounded texts.
+// Package denials tells operators about denied requests: by log and events, and by the most denied keys. It never decides about a request, and keeps a bounded number of bounded texts.
 package denials
 
 import (

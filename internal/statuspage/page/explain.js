@@ -5,7 +5,6 @@ const verdicts = {
 	delayed: ['◷', 'Delayed', 'The request would wait, and then pass.'],
 	denied: ['✕', 'Denied', 'The request would be denied now.'],
 	unlimited: ['✓', 'Not limited', 'No zone limits the request.'],
-	unknown: ['?', 'Not known', 'The present state is not known. The reason is below.'],
 };
 
 const applies = {
@@ -15,12 +14,12 @@ const applies = {
 
 const reasons = { ban: 'by a ban', concurrency: 'by the requests in flight', body: 'because the body can’t be read', store: 'because the store fails' };
 
-// decision says which zone decides, now or at an instant of the past.
-function decision(d, at) {
+// decision says which zone decides.
+function decision(d) {
 	const what = reasons[d.reason] || 'by the limit';
 	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'No wait helps.'
-		: d.retry_after_seconds === 0 ? '' : `${at ? 'The wait was' : 'A request passes again in'} ${formatSpan(d.retry_after_seconds)}, ${at ? 'until' : 'at'} ${formatInstant((at || new Date()).getTime() + d.retry_after_seconds * 1000)}.`;
-	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` ${at ? 'decided' : 'decides'}, ${what}`, ...(d.limit && d.reason === 'limit' ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
+		: d.retry_after_seconds === 0 ? '' : `A request passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(Date.now() + d.retry_after_seconds * 1000)}.`;
+	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, ${what}`, ...(d.limit && d.reason === 'limit' ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
 }
 
 function explainedZone(z) {
@@ -50,14 +49,9 @@ function explanation(x) {
 	const [sign, word, text] = verdicts[x.verdict] || ['?', x.verdict, ''];
 	const parts = [element('div', { class: `verdict ${x.verdict}` }, element('span', { class: 'icon', 'aria-hidden': 'true' }, sign),
 		element('div', {}, element('strong', {}, word), ' ', element('span', {}, text), x.decides ? decision(x.decides) : null))];
-	if (x.denied) {
-		const d = x.denied;
-		const what = [`${d.method} ${d.host || ''}${d.path || ''}`, d.client_ip ? `from ${d.client_ip}` : ''].join(' ').trim();
-		parts.push(element('div', { class: 'then' }, element('p', {}, `At ${formatInstant(new Date(d.at))}: `, element('code', {}, ...keyText(what)), d.shadow ? ' would have been denied (shadow mode).' : ' was denied.'), decision(d, new Date(d.at))));
-	}
 	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));
 	for (const handler of x.handlers || []) {
-		parts.push(element('section', { class: 'handler' }, handler.server ? element('h3', {}, `Server ${handler.server}`) : null, handler.reached ? null : element('p', { class: 'quiet' }, 'The request doesn’t get here, because an earlier handler denies it.'),
+		parts.push(element('section', { class: 'handler' }, element('h3', {}, `Server ${handler.server}`), handler.reached ? null : element('p', { class: 'quiet' }, 'The request doesn’t get here, because an earlier handler denies it.'),
 			...(handler.zones || []).map(explainedZone)));
 	}
 	return parts;
@@ -75,23 +69,6 @@ function readHeaders(text) {
 	return headers;
 }
 
-// firstAnswer asks one instance after the other. Only the instance that denied a request knows its ID.
-async function firstAnswer(list, ask) {
-	let failure = null;
-	for (const instance of list) {
-		try {
-			return await ask(instance);
-		} catch (e) {
-			failure ||= e;
-		}
-	}
-	throw failure;
-}
-
-// A request is either described or named by its ID, so each clears the other.
-$('explain-url').addEventListener('input', () => { $('explain-denial').value = ''; });
-$('explain-denial').addEventListener('input', () => { $('explain-url').value = ''; });
-
 // explained is the request of the shown explanation. The explanation says how old it is, because budgets change.
 let explained = null;
 const oldAfter = 10 * second;
@@ -105,9 +82,9 @@ function ageExplanation(why) {
 	setText($('explanation-age-text'), `${old}${explained.why ? `${explained.why} since then.` : ''}`.trim());
 }
 
-// explain shows the explanation of a request, by the first instance that has one.
+// explain shows the explanation of a request by an instance.
 async function explain(request, asked) {
-	$('explanation').replaceChildren(...explanation(await firstAnswer(asked, (i) => i.call('POST', 'explain', request))));
+	$('explanation').replaceChildren(...explanation(await asked.call('POST', 'explain', request)));
 	explained = { request, asked, at: elapsed() };
 	ageExplanation();
 }
@@ -132,14 +109,11 @@ $('explain-form').addEventListener('submit', (event) => {
 	event.preventDefault();
 	const value = (name) => $('explain-form').elements[name].value.trim();
 	whileBusy(() => {
-		const request = value('denial') ? { denial: value('denial') } : { url: value('url'), method: value('method') || undefined, headers: readHeaders(value('headers')) };
-		if (!request.denial) {
-			if (!request.url) throw new Error('Write a URL, such as https://example.com/login, or a denial ID.');
-			for (const name of ['client_ip', 'user']) if (value(name)) request[name] = value(name);
-			const body = $('explain-body').value;
-			if (body) request.body = body;
-		}
-		const instance = instances[Number($('explain-where').value) || 0];
-		return explain(request, request.denial ? [instance, ...living().filter((i) => i !== instance)] : [instance]);
+		const request = { url: value('url'), method: value('method') || undefined, headers: readHeaders(value('headers')) };
+		if (!request.url) throw new Error('Write a URL, such as https://example.com/login.');
+		for (const name of ['client_ip', 'user']) if (value(name)) request[name] = value(name);
+		const body = $('explain-body').value;
+		if (body) request.body = body;
+		return explain(request, instances[Number($('explain-where').value) || 0]);
 	});
 });

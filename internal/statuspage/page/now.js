@@ -2,7 +2,7 @@
 
 const almostFull = 0.9;
 
-// deniesMuch compares the last minute with the shares at which Caddy logs that a zone begins to deny.
+// deniesMuch reports whether a zone has denied a tenth of its requests in the last minute.
 const deniesMuch = ({ denied, all }) => denied >= 10 && denied >= 0.1 * all;
 
 // withoutRedis says what happens to requests meanwhile, by on_store_error.

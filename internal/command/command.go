@@ -122,7 +122,7 @@ func configure(cmd *cobra.Command) {
 		Simulate(),
 	)
 	for _, sub := range cmd.Commands() {
-		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "denial", "listen"} {
+		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "listen"} {
 			_ = sub.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 		}
 	}

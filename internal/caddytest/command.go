@@ -66,7 +66,7 @@ func RunRateLimit(admin string, args []string, stdout, stderr io.Writer) (code i
 // needsProcess reports whether an argument is about the directory, the input or the terminal of the process, or is a command
 // that does not end by itself.
 func needsProcess(arg string) bool {
-	return slices.Contains([]string{"--config", "-c", "--watch", "-", "simulate", "ui"}, arg) || strings.HasPrefix(arg, "@")
+	return slices.Contains([]string{"--config", "-c", "-", "simulate", "ui"}, arg) || strings.HasPrefix(arg, "@")
 }
 
 // exitCode returns the code with which Caddy ends after a command.

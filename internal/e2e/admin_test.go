@@ -74,7 +74,7 @@ func wantSpan(t *testing.T, what string, got, want float64) {
 
 // shows reports whether a list shows a key as it is, or the beginning of a long one. In Redis a long one can be a hash.
 func shows(shown adminapi.ShownKey, key string) bool {
-	return len(key) > keys.MaxShown && shown.Key == nil || reflect.DeepEqual(shown, keys.NewShown("", key, keys.MaxShown).View())
+	return len(key) > keys.MaxShown && shown.Key == nil || reflect.DeepEqual(shown, keys.NewShown("", key).View())
 }
 
 // Keys can have any bytes, in the path and behind ?key=.

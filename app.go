@@ -10,13 +10,11 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -50,7 +48,7 @@ type App struct {
 	sharedZones     map[string]*zoneSource
 	memoryZones     int                    // the number of zone names with budgets in memory
 	sweepEvery      time.Duration          // the shortest sweep_interval of the handlers; 0: the default
-	cachedSources   *placeholder.Sources   // nil until a handler needs them
+	unsure          []unsurePlaceholder    // to be looked for in the routes
 	zonesByName     map[string][]*liveZone // usually one zone per name
 	denials         *denials.Log
 	events          *denials.Events
@@ -136,7 +134,7 @@ func checkMaxKeys(n int64) error {
 // last minutes. All of this ends with the configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
-	a.warnOfOrder()
+	a.warnOfRoutes()
 	if len(a.countedZones()) > 0 {
 		go telemetry.KeepHistory(a.ctx)
 	}
@@ -212,43 +210,12 @@ func (a *App) checkAgreement(z *liveZone) error {
 		d.setting, d.one, d.other)
 }
 
-// placeholderSources returns the placeholders that the configuration defines. It reads the configuration once,
-// when the first handler calls it.
-func (a *App) placeholderSources(ctx caddy.Context) *placeholder.Sources {
-	if a.cachedSources == nil {
-		var httpApp *caddyhttp.App
-		for _, module := range ctx.Modules() {
-			if app, ok := module.(*caddyhttp.App); ok {
-				httpApp = app
-			}
-		}
-		a.cachedSources = placeholder.Read(httpApp, a.RateLimits, handlerZones)
-	}
-	return a.cachedSources
-}
-
-// handlerZones returns the names of the zones of a module, and whether it is a handler of this module.
-func handlerZones(module any) (names []string, ok bool) {
-	h, ok := module.(*Handler)
-	if ok {
-		names = slices.Collect(maps.Keys(h.RateLimits))
-	}
-	return names, ok
-}
-
 // forLimiters returns what the limiters of this configuration share.
 func (a *App) forLimiters() *limiter.Configuration {
 	return &limiter.Configuration{
-		HasZone: a.hasZone, DefinesPlaceholder: a.definesPlaceholder, SlotsInForce: a.slotsInForce,
-		ReportFailure: a.reportFailure, ReportShed: a.reportShed,
+		SlotsInForce: a.slotsInForce, ReportFailure: a.reportFailure, ReportShed: a.reportShed,
 	}
 }
-
-func (a *App) hasZone(name string) bool {
-	return a.zonesByName[name] != nil || a.sharedZones[name] != nil
-}
-
-func (a *App) definesPlaceholder(name string) bool { return a.cachedSources.Defines(name) }
 
 func (a *App) slotsInForce(zone string, b limiter.Backend, alternative int) *store.Slots {
 	app, err := activeApp()
@@ -280,13 +247,8 @@ func (a *App) reportShed(err error) {
 }
 
 // Simulate has the handlers that are provisioned later keep their budgets in memory, without their Redis. It is for
-// the command simulate, like the next two methods.
+// the command simulate, like the next method.
 func (a *App) Simulate() { a.simulated = true }
-
-// ReadRoutes reads the placeholders that the routes of an app define.
-func (a *App) ReadRoutes(app *caddyhttp.App) {
-	a.cachedSources = placeholder.Read(app, a.RateLimits, handlerZones)
-}
 
 // MaxKeys returns how many keys the memory has space for.
 func (a *App) MaxKeys() int64 { return a.Memory.MaxKeys }

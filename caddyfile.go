@@ -43,7 +43,6 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 	if err != nil {
 		return nil, options.WithPosition(h.Dispenser, err)
 	}
-	dropPositions(handler.RateLimits, app.cachedSources)
 	return handler, nil
 }
 
@@ -195,7 +194,6 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 			return readOptions(d, "memory", app.Memory.blockOptions(), nil)
 		}},
 	}, app.blockOptions()...), nil)
-	dropPositions(app.RateLimits, placeholder.CaddyAlone())
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
 }
 
@@ -212,16 +210,6 @@ func withShorthands(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	d = caddyfile.NewDispenser(option)
 	d.Next()
 	return d
-}
-
-// dropPositions removes the positions of zones that don't need the rest of the configuration, so that
-// their JSON stays short.
-func dropPositions(zones map[string]*Zone, sources *placeholder.Sources) {
-	for _, z := range zones {
-		if sources.ProvidesAll(z.placeholderTexts()) {
-			z.Position = ""
-		}
-	}
 }
 
 // unmarshalZone reads a zone into zones. Its errors begin with the zone's name. The zone can't have
@@ -249,12 +237,12 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	}
 	z, at := new(Zone), options.Position(d)
 	(*zones)[name] = z
-	anyZone := placeholder.RoutesUnknown()
 	err = optionTable.ReadBlock(d, "a zone", zoneOptions(), func(option string) error {
 		if err := z.unmarshalOption(d, option); err != nil {
 			return err
 		}
-		return anyZone.CheckOwn(z.placeholderTexts())
+		_, err := placeholder.Check(z.placeholderTexts())
+		return err
 	}, func() error {
 		if reflect.ValueOf(*z).IsZero() {
 			return fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
@@ -265,7 +253,7 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	if err != nil {
 		return inZone(name, err)
 	}
-	z.Position = at
+	z.position = at
 	return nil
 }
 

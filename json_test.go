@@ -153,9 +153,8 @@ func TestJSON(t *testing.T) {
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","warm_up":"1s"}]`), "gcra has no option warm_up: it belongs to smooth"},
 		{zone(`"mode":"force","limits":[{"algorithm":"smooth","events":1,"window":"1s"}]`), "mode force and smooth don't go together"},
 		{zone(`"key":5,` + limit), "rate_limits.z.key must be a string or a list of strings, not 5"},
-		{zone(`"key":"{client_ip}",` + limit), "key: the short placeholder {client_ip} works only in a Caddyfile, and is empty in JSON: write {http.vars.client_ip}"},
-		{zone(`"key":"{header.X-User}",` + limit), "key: the short placeholder {header.X-User} works only in a Caddyfile, and is empty in JSON: write {http.request.header.X-User}"},
-		{zone(`"key":"{ip}",` + limit), "key: nothing provides the placeholder {ip}, so it would always be empty (did you mean {client_ip}, in JSON {http.vars.client_ip}?)"},
+		{zone(`"key":"{client_ip}",` + limit), "key: {client_ip} works only in a Caddyfile, and is empty in JSON: write {http.vars.client_ip}"},
+		{zone(`"key":"{header.X-User}",` + limit), "key: {header.X-User} works only in a Caddyfile, and is empty in JSON: write {http.request.header.X-User}"},
 		{zone(`"key":["{http.vars.client_ip}","client_ip"],` + limit), `key "client_ip" is the name of a placeholder`},
 		{zone(`"key":"http.vars.client_ip",` + limit), `key "http.vars.client_ip" is the name of a placeholder`},
 		{zone(`"key":"{http.vars.client_ip",` + limit), `key "{http.vars.client_ip" has a brace without its counterpart`},
@@ -246,8 +245,8 @@ func TestJSON(t *testing.T) {
 		{zone(`"body_timeout":"1ms",` + limit), ""},                                                                     // which no server has
 		{zone(limit) + `,"sweep_interval":"-1m"`, "sweep_interval must be at least 1ms, not -1m0s"},
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
-		{zone(`"position":"Caddyfile:7","key":"{x}",` + limit), `zone "z": key: nothing provides the placeholder {x}, so it would always be empty: ` +
-			`write a placeholder of Caddy, or one that map or vars defines, at Caddyfile:7`},
+		{zone(`"key":"{http.request.ip}",` + limit), `zone "z": key: {http.request.ip} is always empty, because nothing provides it ` +
+			`(did you mean {client_ip}, in JSON {http.vars.client_ip}?)`},
 		{zone(limit) + `,"redis":{"address":["h:1"],"password":"{env.NO_SUCH_VARIABLE}","position":"Caddyfile:7"}`, "set it where Caddy runs, at Caddyfile:7"},
 		{zone(limit) + `,"store":"disk"`, `store must be memory or redis, not "disk"`},
 		{zone(limit) + `,"redis":{}`, "redis takes an address"},

@@ -155,7 +155,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 		z.Identity = z.identify(storeID)
 		h.zones, h.limiter.Zones = append(h.zones, z), append(h.limiter.Zones, z.Zone)
-		first, err := source.checkUse(ctx, h)
+		first, err := source.checkUse(h.app)
 		if err != nil {
 			return err
 		}
@@ -171,9 +171,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.warnOfAddresses(newZones)
 	h.warnOfCalendars(newZones)
 	for _, z := range newZones {
-		z.warnOfSettings()
-		z.WarnOfChosenAddresses()
-		z.WarnOfTexts()
+		z.WarnOfKeys()
 	}
 	if err := boundWork(h.zones); err != nil {
 		return err

@@ -31,19 +31,20 @@ type zoneSource struct {
 	name   string
 	config *Zone
 	shared bool
-	// position is the file and line of the zone in the Caddyfile, or "".
+	// position is the file and line of the zone in the Caddyfile that is being adapted, or "".
 	position string
 
 	policies    map[limiter.StoreErrorPolicy]*limiter.Policy // by the on_store_error of the handlers
 	keyWarnings *limiter.KeyWarnings
 	settings    string // as text for the comparison of zones of one name
 	used        bool   // a handler has the zone
+	warned      bool   // of a placeholder that has no value yet
 }
 
 func newZoneSource(name string, config *Zone, shared bool) *zoneSource {
 	s := &zoneSource{name: name, config: config, shared: shared, policies: make(map[limiter.StoreErrorPolicy]*limiter.Policy)}
 	if config != nil {
-		s.position = config.Position
+		s.position = config.position
 	}
 	return s
 }
@@ -81,15 +82,19 @@ func (s *zoneSource) compile(h *limiter.Limiter) (*liveZone, error) {
 	return z, nil
 }
 
-// checkUse checks what depends on the rest of the configuration, when the first handler uses the
-// zone. It reports whether this handler is the first.
-func (s *zoneSource) checkUse(ctx caddy.Context, h *Handler) (first bool, err error) {
+// checkUse checks the placeholders of the zone, when the first handler uses the zone. It reports whether this
+// handler is the first.
+func (s *zoneSource) checkUse(a *App) (first bool, err error) {
 	if s.used {
 		return false, nil
 	}
 	s.used = true
-	if err := h.app.placeholderSources(ctx).Check(s.name, s.config.placeholderTexts(), h.logger); err != nil {
+	unsure, err := placeholder.Check(s.config.placeholderTexts())
+	if err != nil {
 		return true, s.inSource(err)
+	}
+	for _, use := range unsure {
+		a.unsure = append(a.unsure, unsurePlaceholder{s.name, use})
 	}
 	return true, nil
 }
@@ -113,7 +118,7 @@ func (s *zoneSource) policyFor(z *limiter.Zone, factor int64, outage limiter.Sto
 // warningsFor returns the state of the warnings about a zone of this source.
 func (s *zoneSource) warningsFor(z *limiter.Zone) *limiter.KeyWarnings {
 	if s.keyWarnings == nil {
-		s.keyWarnings = limiter.NewKeyWarnings(z.Keys, s.config.latePlaceholders())
+		s.keyWarnings = limiter.NewKeyWarnings(z.Keys, s.config.decidingPlaceholders())
 	}
 	return s.keyWarnings
 }
@@ -133,7 +138,7 @@ func adaptedApp(h httpcaddyfile.Helper) *App {
 	if a, ok := h.State[known].(*App); ok {
 		return a
 	}
-	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*liveZone), cachedSources: placeholder.CaddyAlone()}
+	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*liveZone)}
 	a.sharedZones = make(map[string]*zoneSource)
 	if global, ok := h.Option("rate_limit").(httpcaddyfile.App); ok {
 		_ = json.Unmarshal(global.Value, a) // made by parseGlobal

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -136,10 +137,7 @@ type Zone struct {
 	// gRPC instead (default 429).
 	Status int `json:"status,omitempty" zero:"429"`
 
-	// The file and line of the zone in a Caddyfile, such as Caddyfile:12, for errors. The Caddyfile
-	// adapter writes it for zones with placeholders that the rest of the configuration must provide
-	// (default: none).
-	Position string `json:"position,omitempty"`
+	position string // the file and line in the Caddyfile that is being adapted, or ""
 }
 
 // liveZone is a zone of a handler, with all that it was made of.
@@ -391,15 +389,10 @@ func (c *Zone) loadMatchers(ctx caddy.Context, z *limiter.Zone) error {
 	)
 }
 
-// latePlaceholders returns the placeholders that decide on a request, but that later handlers can set.
-func (c *Zone) latePlaceholders() (late []limiter.LatePlaceholder) {
-	for _, t := range c.decidingTexts() {
-		names, _ := keys.Placeholders(t.Text) // checked before
-		for _, name := range names {
-			if limiter.IsLate(name) {
-				late = append(late, limiter.LatePlaceholder{Option: t.Option, Name: name})
-			}
-		}
-	}
-	return late
+// decidingPlaceholders returns the placeholders that decide on a request.
+func (c *Zone) decidingPlaceholders() []placeholder.Use {
+	uses, _ := placeholder.Uses(c.decidingTexts()) // checked before
+	match, _ := json.Marshal(c.MatcherSetsRaw)
+	exempt, _ := json.Marshal(c.ExemptRaw)
+	return slices.Concat(uses, placeholder.UsesInMatcher("match", match), placeholder.UsesInMatcher("exempt", exempt))
 }

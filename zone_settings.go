@@ -156,7 +156,6 @@ func (c *Zone) settings() []zoneSetting {
 		{name: "max_body", zoneValue: fieldValue(&c.MaxBody, unmarshalMaxBody, checkMaxBody)},
 		{name: "body_timeout", zoneValue: fieldValue(&c.BodyTimeout, withExample(options.Duration, "5s"), checkBodyTimeout)},
 		{name: "status", zoneValue: fieldValue(&c.Status, withExample(options.SmallInteger, "429"), checkStatus)},
-		{name: "position", inMholt: true, zoneValue: zoneValue{value: unlessZero(c.Position)}}, // a Caddyfile has no such option
 		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
 			&c.MaxEvents, withExample(options.Integer, "10"), checkEvents,
 		)},

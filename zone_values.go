@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -89,11 +88,6 @@ func (c *Zone) overrides() map[string]*LimitSet {
 		folded[keys.FoldCase(key)] = set
 	}
 	return folded
-}
-
-// ignoresKeyCase reports whether key_case lower changes no key.
-func (z *liveZone) ignoresKeyCase() bool {
-	return z.config.foldsKeys() && !slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return !t.Plain && !t.Address })
 }
 
 // Number is a number, or a text with placeholders that becomes a number for each request. In JSON it

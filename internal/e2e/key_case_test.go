@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
 	"testing"
 

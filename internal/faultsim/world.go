@@ -238,7 +238,6 @@ func (w *world) load(i *instance) *limiter.Limiter {
 		Logger:                  zap.NewNop(),
 	}
 	l.Shared = &limiter.Configuration{
-		HasZone: func(string) bool { return true },
 		SlotsInForce: func(zone string, _ limiter.Backend, alternative int) *store.Slots {
 			if inForce := w.inForce(i); inForce != l {
 				return inForce.ZoneNamed(zone).DefaultSet.Budgets[alternative].Slots

@@ -15,7 +15,6 @@ import (
 // alone returns a configuration without a successor, for limiters that a test makes.
 func alone() *Configuration {
 	return &Configuration{
-		HasZone:      func(string) bool { return false },
 		SlotsInForce: func(string, Backend, int) *store.Slots { return nil },
 	}
 }

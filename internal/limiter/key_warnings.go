@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 )
 
@@ -24,19 +25,17 @@ import (
 // KeyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
 // several limiters share the zone. Only warnings about bodies are repeated, after bodyLogInterval.
 type KeyWarnings struct {
-	keyMayBeAddress   bool // keys may be addresses
-	keyMayBeRemote    bool // keys may be the addresses of connections
-	keyMayBeClient    bool // keys may be client addresses, as Caddy determines them
-	ManyKeysPerClient bool // one client has many keys
-	// latePlaceholders are the placeholders that decide on a request, but that later handlers can
-	// set.
-	latePlaceholders []LatePlaceholder
+	keyMayBeAddress   bool              // keys may be addresses
+	keyMayBeRemote    bool              // keys may be the addresses of connections
+	keyMayBeClient    bool              // keys may be client addresses, as Caddy determines them
+	ManyKeysPerClient bool              // one client has many keys
+	late              []placeholder.Use // decide on a request, but later handlers can set them
 	// emptyKeys holds, for each alternative of the key, the key that comes out if all its
 	// placeholders are empty. It is nil if an alternative has no placeholder.
 	emptyKeys []string
 
 	peersLeft      atomic.Int32 // how many more peers to check
-	lateChecksLeft atomic.Int32 // how many more unchanged late placeholders to check
+	lateChecksLeft atomic.Int32 // how many more late placeholders to check
 	emptyInARow    atomic.Int32 // how many keys in a row were empty
 	costlessInARow atomic.Int32 // how many responses in a row gave no cost
 	warnedOfCost   atomic.Bool
@@ -47,9 +46,8 @@ type KeyWarnings struct {
 }
 
 const (
-	// maxPeersChecked is more than enough to see a proxy in front, because almost all requests
-	// come through it.
-	maxPeersChecked = 10_000
+	// maxChecked is more than enough to see a proxy in front, or a handler behind, because almost all requests meet it.
+	maxChecked = 10_000
 	// maxInARow is how many odd requests in a row lead to a warning. A few of them are normal.
 	maxInARow = 100
 )
@@ -65,15 +63,19 @@ func usesClientAddress(t *keys.Template) bool {
 	return strings.Contains(t.Text, "{"+keys.ClientAddress+"}")
 }
 
-// NewKeyWarnings returns the warnings of a zone with these keys. late are the placeholders in the texts that decide
-// on a request, as far as later handlers can set them.
-func NewKeyWarnings(templates []keys.Template, late []LatePlaceholder) *KeyWarnings {
-	w := &KeyWarnings{latePlaceholders: late, bodyLogs: make(map[*bodies.Error]*throttle.Throttle)}
+// NewKeyWarnings returns the warnings of a zone with these keys, and these placeholders that decide on a request.
+func NewKeyWarnings(templates []keys.Template, deciding []placeholder.Use) *KeyWarnings {
+	w := &KeyWarnings{bodyLogs: make(map[*bodies.Error]*throttle.Throttle)}
+	for _, use := range deciding {
+		if isLate(use) {
+			w.late = append(w.late, use)
+			w.lateChecksLeft.Store(maxChecked)
+		}
+	}
 	for _, err := range bodies.Errors() {
 		w.bodyLogs[err] = new(throttle.Throttle)
 	}
-	w.peersLeft.Store(maxPeersChecked)
-	w.lateChecksLeft.Store(maxLateChecks)
+	w.peersLeft.Store(maxChecked)
 	plain := slices.ContainsFunc(templates, func(t keys.Template) bool { return t.Plain })
 	for i := range templates {
 		t := &templates[i]
@@ -96,61 +98,54 @@ var addressFields = strings.Fields(`
 	X-Remote-Addr X-Remote-IP X-Vercel-Forwarded-For`)
 
 // isAddressField reports whether a placeholder is one of the addressFields.
-func isAddressField(placeholder string) bool {
-	field, ok := strings.CutPrefix(placeholder, FieldPrefix)
+func isAddressField(name string) bool {
+	field, ok := strings.CutPrefix(name, FieldPrefix)
 	return ok && slices.ContainsFunc(addressFields, func(known string) bool { return strings.EqualFold(field, known) })
 }
 
-// WarnOfChosenAddresses warns of keys with an address or a port that a client can choose.
-func (z *Zone) WarnOfChosenAddresses() {
-	var fields, ports []string
-	for i := range z.Keys {
-		names, _ := keys.Placeholders(z.Keys[i].Text) // checked before
-		for _, name := range names {
-			switch {
-			case isAddressField(name):
-				fields = append(fields, "{"+name+"}")
-			case name == keys.RemoteAddress || name == keys.RemotePort:
-				ports = append(ports, "{"+name+"}")
-			}
-		}
-	}
-	if fields != nil {
-		z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
-			"so a client gets a new budget for each address that it makes up: "+
-			"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
-			"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
-			zap.String("zone", z.Name), zap.Strings("placeholders", fields))
-	}
-	if ports != nil {
-		z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
-			"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
-			zap.String("zone", z.Name), zap.Strings("placeholders", ports))
-	}
-}
-
-// WarnOfTexts warns of keys that are the same for all requests, or different for too many.
-func (z *Zone) WarnOfTexts() {
-	if t := z.Keys[0]; len(z.Keys) == 1 && t.Plain && t.Text != "" {
-		z.Logger.Warn("key has no placeholder, so all requests share one budget: "+
-			"write a placeholder such as {client_ip}, or leave out key if one budget is meant",
-			zap.String("zone", z.Name), zap.String("key", t.Text))
-	}
-	for _, t := range z.Keys {
+// WarnOfKeys warns of keys that are the same for all requests, of those that one client can change, and of those that
+// are never used.
+func (z *Zone) WarnOfKeys() {
+	isPort := func(name string) bool { return name == keys.RemoteAddress || name == keys.RemotePort }
+	isAddress := func(name string) bool { return name == keys.ClientAddress || name == keys.RemoteHost }
+	for i, t := range z.Keys {
 		names, _ := keys.Placeholders(t.Text) // checked before
-		isAddress := func(name string) bool { return name == keys.ClientAddress || name == keys.RemoteHost }
+		text := keys.Shorten(t.Text)
+		if slices.ContainsFunc(names, isAddressField) {
+			z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
+				"so a client gets a new budget for each address that it makes up: "+
+				"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
+				"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if slices.ContainsFunc(names, isPort) {
+			z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
+				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if len(z.Keys) == 1 && t.Plain && t.Text != "" {
+			z.Logger.Warn("key has no placeholder, so all requests share one budget: "+
+				"write a placeholder such as {client_ip}, or leave out key if one budget is meant",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
 		if t.Single == "" && t.HasPrefix() && slices.ContainsFunc(names, isAddress) {
 			z.Logger.Warn("ipv4_prefix and ipv6_prefix have no effect on a key that is more than an address: "+
 				"write {http.request.remote.host/32,64} for the address, with your prefixes; behind a proxy, leave the prefix out, "+
 				"and add a zone whose key is {client_ip} alone",
-				zap.String("zone", z.Name), zap.String("key", keys.Shorten(t.Text)))
+				zap.String("zone", z.Name), zap.String("key", text))
 		}
-		if slices.Contains(names, "http.request.body") {
-			z.Logger.Warn("a key has the whole body, so each body has a full budget: "+
-				"write a value of the body, such as {http.rate_limit.request.json.user}",
-				zap.String("zone", z.Name), zap.String("key", keys.Shorten(t.Text)))
+		if i < len(z.Keys)-1 && !slices.ContainsFunc(names, mayBeEmpty) {
+			z.Logger.Warn("a value of key is never empty, so the values behind it are never used: "+
+				"write all of them in quotes to make one key of them, and options of the zone on lines of their own",
+				zap.String("zone", z.Name), zap.String("key", text))
 		}
 	}
+}
+
+// mayBeEmpty reports whether a placeholder has no value in some requests.
+func mayBeEmpty(name string) bool {
+	always := []string{keys.ClientAddress, keys.RemoteHost, keys.RemoteAddress, "http.request.method", "http.request.uri.path"}
+	return !slices.Contains(always, name)
 }
 
 var errTooEarly = errors.New("the address of the client is not verified yet")
@@ -173,18 +168,10 @@ func (z *Zone) tooEarly(r *http.Request, repl *caddy.Replacer, body *bodyReader)
 	return false
 }
 
-// checkKeySource checks where the key of a request in the limiter's zone i comes from. It adds the
-// zone to watchedZones if later handlers can set its placeholders.
-func (state *State) checkKeySource(i int, r *http.Request) {
-	z := state.Limiter.Zones[i]
-	if state.Explained {
-		return
-	}
-	if z.keyMayBeAddress && z.peersLeft.Load() > 0 {
+// checkKeySource checks where the key of a request in a zone comes from.
+func (state *State) checkKeySource(z *Zone, r *http.Request) {
+	if !state.Explained && z.keyMayBeAddress && z.peersLeft.Load() > 0 {
 		z.warnOfPeer(r)
-	}
-	if z.latePlaceholders != nil && z.lateChecksLeft.Load() > 0 {
-		state.watchedZones |= 1 << i // from the 65th zone on a no-op
 	}
 }
 

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -13,21 +14,50 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
-// Values that later handlers leave as they are, or empty, are not looked at for ever.
-func TestWatchEnds(t *testing.T) {
-	for value, most := range map[string]int{"": maxLateChecks, "same": maxLateChecks / unchangedLateCost} {
-		z := &Zone{KeyWarnings: new(KeyWarnings)}
-		z.lateChecksLeft.Store(maxLateChecks)
-		repl := caddy.NewEmptyReplacer()
-		repl.Set("http.request.header.X-Key", value)
-		looks := 0
-		for ; z.lateChecksLeft.Load() > 0 && looks <= most; looks++ {
-			warnOfLatePlaceholders([]earlyValue{{z, &LatePlaceholder{"key", "http.request.header.X-Key"}, value}}, repl)
+// A late value is warned of once. Values that later handlers leave as they are, or empty, are not looked at for ever.
+func TestLateValues(t *testing.T) {
+	const user, field = "http.auth.user.id", "http.request.header.X-Key"
+	key := func(name string) placeholder.Use { return placeholder.Use{Option: "key", Name: name} }
+	match := func(name string) placeholder.Use {
+		return placeholder.Use{Option: "match", Name: name, InMatcher: true}
+	}
+	for _, test := range []struct {
+		use           placeholder.Use
+		matches       bool
+		before, after string
+		warnings      int
+	}{
+		{key(user), true, "", "bob", 1},
+		{key(user), true, "bob", "bob", 0},
+		{key(user), true, "", "", 0},
+		{key(user), false, "", "bob", 0},
+		{match(user), false, "", "bob", 1},
+		{match(user), true, "", "bob", 1},
+		{key(field), true, "a", "b", 1},
+		{key(field), true, "a", "", 0},
+		{match(field), true, "a", "b", 0},
+		{key("http.request.method"), true, "GET", "POST", 0},
+	} {
+		core, logs := observer.New(zapcore.WarnLevel)
+		z := &Zone{Name: "z", Logger: zap.New(core), KeyWarnings: NewKeyWarnings(nil, []placeholder.Use{test.use})}
+		for range maxChecked + 1 {
+			repl := caddy.NewEmptyReplacer()
+			repl.Set(test.use.Name, test.before)
+			state := new(State)
+			state.watch(z, test.matches, repl)
+			next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
+				repl.Set(test.use.Name, test.after)
+				return nil
+			})
+			if err := state.watchLatePlaceholders(next, repl).ServeHTTP(nil, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if looks != most {
-			t.Errorf("%q is looked at %d times, want %d", value, looks, most)
+		if logs.Len() != test.warnings || z.lateChecksLeft.Load() > 0 && test.matches {
+			t.Errorf("%+v: %v; %d checks left", test, logs.All(), z.lateChecksLeft.Load())
 		}
 	}
 }
@@ -60,7 +90,7 @@ func TestWarningsOfPeers(t *testing.T) {
 	} {
 		core, logs := observer.New(zapcore.WarnLevel)
 		z := &Zone{Name: "z", Logger: zap.New(core), KeyWarnings: NewKeyWarnings([]keys.Template{keys.NewTemplate(test.key)}, nil)}
-		state := &State{Limiter: &Limiter{Zones: []*Zone{z}}}
+		state := new(State)
 		for range 3 {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = test.peer
@@ -70,7 +100,7 @@ func TestWarningsOfPeers(t *testing.T) {
 				caddyhttp.SetVar(r.Context(), caddyhttp.TrustedProxyVarKey, true)
 				caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, test.client)
 			}
-			state.checkKeySource(0, r)
+			state.checkKeySource(z, r)
 		}
 		if said := fmt.Sprint(logs.All()); !strings.Contains(said, test.want) || logs.Len() > 1 || (logs.Len() == 0) != (test.want == "") {
 			t.Errorf("%+v: %s", test, said)

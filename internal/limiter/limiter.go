@@ -73,10 +73,6 @@ type OutageCounts struct{ Local, Allowed, Denied atomic.Int64 }
 
 // Configuration holds the things that the limiters of one configuration share.
 type Configuration struct {
-	// HasZone reports whether the configuration has a zone of a name.
-	HasZone func(name string) bool
-	// DefinesPlaceholder reports whether a route of the configuration defines a placeholder, such as with map.
-	DefinesPlaceholder func(name string) bool
 	// SlotsInForce returns the slots that a zone of this name has in the configuration in force, for one of
 	// its alternative keys. It returns nil if that is this configuration, or if it has no such slots.
 	SlotsInForce func(zone string, b Backend, alternative int) *store.Slots

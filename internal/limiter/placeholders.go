@@ -20,8 +20,8 @@ func (*State) String() string { return "" }
 
 // lookUpPlaceholder returns the value of {http.rate_limit.exceeded.<field>}, of
 // {http.rate_limit.<zone>.<field>} or of {http.rate_limit.instant}, and whether there is a placeholder of
-// this name. It is called on the outermost state, and looks into the states of all limiters. If a zone of
-// the configuration doesn't limit the request, its values are empty.
+// this name. It is called on the outermost state, and looks into the states of all limiters. The values
+// of a zone that doesn't limit the request are empty.
 func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 	rest, ok := strings.CutPrefix(name, PlaceholderPrefix)
 	if !ok {
@@ -57,7 +57,7 @@ func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 			}
 		}
 	}
-	if state.Limiter.Shared.HasZone(zone) && slices.Contains(keys.ZoneFields, field) {
+	if slices.Contains(keys.ZoneFields, field) {
 		return "", true
 	}
 	return nil, false

@@ -46,11 +46,6 @@ func (p *SettlePolicy) Refunds(status int, header http.Header) bool {
 	return p.match != nil && !p.match.Match(status, header)
 }
 
-// countsFailedLogins reports whether the responses that are charged include, by its number, status 401.
-func (p *SettlePolicy) countsFailedLogins() bool {
-	return p != nil && p.match != nil && slices.Contains(p.match.StatusCode, http.StatusUnauthorized)
-}
-
 // Settlement reads the true cost of a request from its response.
 type Settlement struct {
 	state       *State

@@ -3,12 +3,9 @@ package placeholder
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
-
-	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
@@ -16,97 +13,97 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
-// This file finds placeholders that nothing provides. Caddy replaces such a placeholder by
-// an empty text, so a key made of one is the same for every client.
-
 // Text is the text of a zone's option, which may have placeholders.
 type Text struct {
 	Option, Text  string
 	AfterResponse bool // when there is a response
 }
 
-// eachPlaceholder calls check for each placeholder of the texts until it returns an error.
-func eachPlaceholder(texts []Text, check func(t Text, name string) error) error {
+// Use is a placeholder in the text of an option, or in a matcher.
+type Use struct {
+	Option, Name  string
+	AfterResponse bool // when there is a response
+	InMatcher     bool
+}
+
+// Uses returns the placeholders of texts.
+func Uses(texts []Text) (uses []Use, err error) {
 	for _, t := range texts {
 		names, err := keys.Placeholders(t.Text)
 		if err != nil {
-			return fmt.Errorf("%s %q %w", t.Option, t.Text, err)
+			return nil, fmt.Errorf("%s %q %w", t.Option, t.Text, err)
 		}
 		for _, name := range names {
-			if err := check(t, name); err != nil {
-				return err
-			}
+			uses = append(uses, Use{Option: t.Option, Name: name, AfterResponse: t.AfterResponse})
 		}
 	}
-	return nil
+	return uses, nil
 }
 
-// CheckOwn checks the masks of addresses, and the placeholders of this module.
-func (sources *Sources) CheckOwn(texts []Text) error {
-	return eachPlaceholder(texts, func(t Text, name string) error {
-		err := keys.CheckMask(name)
-		if err == nil {
-			err = sources.checkOwn(name, t.AfterResponse)
-		}
+// inBraces matches a placeholder in JSON.
+var inBraces = regexp.MustCompile(`\{([^{}"\s]+)\}`)
+
+// UsesInMatcher returns the placeholders of a matcher in JSON.
+func UsesInMatcher(option string, matcher []byte) (uses []Use) {
+	for _, found := range inBraces.FindAllSubmatch(matcher, -1) {
+		name, _ := keys.ExpandShorthand(string(found[1]))
+		uses = append(uses, Use{Option: option, Name: name, InMatcher: true})
+	}
+	return uses
+}
+
+// Check returns an error for a placeholder that is always empty: a key made of it would be the same for every
+// client. unsure are the placeholders that only routes or plugins may provide.
+func Check(texts []Text) (unsure []Use, err error) {
+	uses, err := Uses(texts)
+	if err != nil {
+		return nil, err
+	}
+	for _, use := range uses {
+		defined, err := use.check()
 		if err != nil {
-			return fmt.Errorf("%s: {%s} %w", t.Option, name, err)
+			return nil, fmt.Errorf("%s: {%s} %w", use.Option, use.Name, err)
 		}
-		return nil
-	})
-}
-
-// Check returns an error for a placeholder of the zone that nothing provides. It
-// warns of a placeholder that only a plugin may provide.
-func (sources *Sources) Check(zone string, texts []Text, logger *zap.Logger) error {
-	if err := sources.CheckOwn(texts); err != nil {
-		return err
-	}
-	return eachPlaceholder(texts, func(t Text, name string) error {
-		long, short := keys.ExpandShorthand(name)
-		switch {
-		case sources.provides(name):
-		case sources.pluginMayProvide(name):
-			logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
-				"unless a plugin provides it, it is always empty"+sources.suggestion(name, t.AfterResponse),
-				zap.String("zone", zone), zap.String("option", t.Option), zap.String("placeholder", "{"+name+"}"))
-		case short:
-			return fmt.Errorf("%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}", t.Option, name, long)
-		default:
-			return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s",
-				t.Option, name, sources.suggestion(name, t.AfterResponse))
+		if !defined {
+			unsure = append(unsure, use)
 		}
-		return nil
-	})
-}
-
-// ProvidesAll reports whether all placeholders of the texts are provided.
-func (sources *Sources) ProvidesAll(texts []Text) bool {
-	all := true
-	_ = eachPlaceholder(texts, func(t Text, name string) error {
-		all = all && sources.provides(name) && sources.checkOwn(name, t.AfterResponse) == nil
-		return nil
-	})
-	return all
-}
-
-// checkOwn checks a placeholder of this module, and accepts any other. afterResponse reports whether
-// there is a response. The error continues a sentence that begins with the placeholder.
-func (sources *Sources) checkOwn(name string, afterResponse bool) error {
-	name, own := strings.CutPrefix(name, keys.OwnPrefix+".")
-	if !own {
-		return nil
 	}
+	return unsure, nil
+}
+
+// check reports whether Caddy or this module provides the placeholder. The error is for one that nothing can
+// provide. It continues a sentence that begins with the placeholder.
+func (use Use) check() (provided bool, err error) {
+	own, isOwn := strings.CutPrefix(use.Name, keys.OwnPrefix+".")
+	long, isShort := keys.ExpandShorthand(use.Name)
+	switch err := keys.CheckMask(use.Name); {
+	case err != nil:
+		return false, err
+	case isOwn:
+		return true, use.checkOwn(own)
+	case provides(use.Name):
+		return true, nil
+	case isShort:
+		return false, fmt.Errorf("works only in a Caddyfile, and is empty in JSON: write {%s}", long)
+	case mayBeDefined(use.Name):
+		return false, nil
+	}
+	return false, errors.New("is always empty, because nothing provides it" + use.Suggestion())
+}
+
+// checkOwn checks the name of a placeholder of this module, without its prefix.
+func (use Use) checkOwn(name string) error {
 	kind, rest, _ := strings.Cut(name, ".")
 	switch kind {
 	case "request":
-		return checkRequestPlaceholder(rest, afterResponse)
+		return use.checkRequest(rest)
 	case "response":
-		return checkResponsePlaceholder(rest, afterResponse)
+		return use.checkResponse(rest)
 	case "exceeded":
 		return checkField("a denial", rest, keys.DenialFields)
 	case "json", "form":
 		if !slices.Contains(keys.ZoneFields, rest) {
-			return errors.New("doesn't exist" + sources.suggestion(name, afterResponse))
+			return errors.New("doesn't exist" + use.Suggestion())
 		}
 	case "instant":
 		if rest == "" {
@@ -114,17 +111,21 @@ func (sources *Sources) checkOwn(name string, afterResponse bool) error {
 				"rate_limit_instant {" + keys.OwnPrefix + ".instant}")
 		}
 	}
-	return sources.checkZonePlaceholder(name)
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return fmt.Errorf("has no field: write the name of a zone, a dot, and one of %s", strings.Join(keys.ZoneFields, ", "))
+	}
+	return checkField("a zone", name[dot+1:], keys.ZoneFields)
 }
 
-// checkRequestPlaceholder checks the part of a placeholder after http.rate_limit.request.
-func checkRequestPlaceholder(name string, afterResponse bool) error {
+// checkRequest checks the part of a placeholder after http.rate_limit.request.
+func (use Use) checkRequest(name string) error {
 	kind, rest, _ := strings.Cut(name, ".")
 	switch {
 	case kind != "json" && kind != "form":
 		return errors.New("doesn't exist: write for example {http.rate_limit.request.json.user} for a member of a JSON body, " +
 			"or {http.rate_limit.request.form.user} for a field of a form")
-	case afterResponse:
+	case use.AfterResponse:
 		return errors.New("is empty here, because settle looks at the response: use it in key, plan, cost or factor")
 	case kind == "json":
 		return checkJSONPath(rest)
@@ -134,14 +135,14 @@ func checkRequestPlaceholder(name string, afterResponse bool) error {
 	return nil
 }
 
-// checkResponsePlaceholder checks the part of a placeholder after http.rate_limit.response.
-func checkResponsePlaceholder(name string, afterResponse bool) error {
+// checkResponse checks the part of a placeholder after http.rate_limit.response.
+func (use Use) checkResponse(name string) error {
 	kind, path, _ := strings.Cut(name, ".")
 	switch {
 	case kind != "json" && name != "bytes" && name != "seconds":
 		return errors.New("doesn't exist: write for example {http.rate_limit.response.json.usage.total_tokens}, " +
 			"{http.rate_limit.response.bytes} or {http.rate_limit.response.seconds}")
-	case !afterResponse:
+	case !use.AfterResponse:
 		return errors.New("is empty here, because there is no response yet: use it in the cost of settle")
 	case kind == "json":
 		return checkJSONPath(path)
@@ -154,26 +155,6 @@ func checkJSONPath(path string) error {
 		return fmt.Errorf("leads to no value: %w", err)
 	}
 	return nil
-}
-
-// checkZonePlaceholder checks the part of the placeholder of a zone after http.rate_limit.
-func (sources *Sources) checkZonePlaceholder(name string) error {
-	dot := strings.LastIndexByte(name, '.')
-	if dot < 0 {
-		return fmt.Errorf("has no field: write the name of a zone, a dot, and one of %s", strings.Join(keys.ZoneFields, ", "))
-	}
-	zone := name[:dot]
-	if err := checkField("a zone", name[dot+1:], keys.ZoneFields); err != nil {
-		return err
-	}
-	if sources.zones[zone] || sources.routesUnknown || sources.plugins { // a plugin may have handlers that can't be seen
-		return nil
-	}
-	names := slices.Sorted(maps.Keys(sources.zones))
-	if near := options.Suggest(zone, names); near != "" {
-		return fmt.Errorf("is always empty, because there is no zone %q (did you mean %s?)", zone, near)
-	}
-	return fmt.Errorf("is always empty, because there is no zone %q: write one of %s", zone, strings.Join(names, ", "))
 }
 
 // checkField checks the last part of a placeholder.
@@ -194,70 +175,43 @@ var commonNames = strings.Fields(`
 	http.auth.user.id http.auth.user.plan`)
 
 var (
+	// addressForm is a name that was probably meant for the address of the client.
+	addressForm = regexp.MustCompile(`(?i)(?:^|[._-])(?:remote|real|client)?(?:ip|ipaddr|addr|address|client)$`)
+	// bodyForm is a name that was probably meant for a value of a body.
+	bodyForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:request\.|response\.)?(json|form|body)\.(.+)$`)
 	// namespaceForm and pluralForm are forms that people write around short names: {http.request.headers.X} for {header.X}, and
 	// {http.vars.remote_host} for {remote_host}.
 	namespaceForm = regexp.MustCompile(`^(?:http\.)?(?:(?:request|response|vars)\.)?`)
 	pluralForm    = regexp.MustCompile(`\b(header|cookie)s\.`)
 )
 
-// bodyForm is a name that was probably meant for a value of a body.
-var bodyForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:request\.|response\.)?(json|form|body)\.(.+)$`)
-
-// suggestion returns the end of a message about a placeholder that nothing provides: the
-// placeholder that was probably meant.
-func (sources *Sources) suggestion(name string, afterResponse bool) string {
-	if parts := bodyForm.FindStringSubmatch(name); parts != nil {
+// Suggestion returns the end of a message about a placeholder that nothing provides: the placeholder that was
+// probably meant.
+func (use Use) Suggestion() string {
+	if parts := bodyForm.FindStringSubmatch(use.Name); parts != nil {
 		side, kind := "request", strings.Replace(parts[1], "body", "json", 1)
-		if afterResponse {
+		if use.AfterResponse {
 			side, kind = "response", "json"
 		}
 		return meant(strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, "."))
 	}
-	for _, open := range openPrefixes {
-		if strings.HasPrefix(name, open.prefix) {
-			return ": nothing has such a name"
+	if addressForm.MatchString(use.Name) {
+		return meant(keys.ClientAddress)
+	}
+	bare := namespaceForm.ReplaceAllString(pluralForm.ReplaceAllString(use.Name, "$1."), "")
+	similar := []string{bare, "http.request." + bare}
+	if use.AfterResponse {
+		similar[0] = "http.response." + bare
+	}
+	if i := closest.Index(bare, commonNames); i >= 0 && commonNames[i][0] == bare[0] {
+		similar = append(similar, commonNames[i])
+	}
+	for _, name := range similar {
+		if long, _ := keys.ExpandShorthand(name); long != use.Name && provides(long) {
+			return meant(name)
 		}
 	}
-	singular := pluralForm.ReplaceAllString(name, "$1.")
-	bare := namespaceForm.ReplaceAllString(singular, "")
-	similarNames := []string{bare, "http.request." + bare, singular}
-	if afterResponse {
-		similarNames[0] = "http.response." + bare
-	}
-	provided := slices.IndexFunc(similarNames, func(other string) bool {
-		long, _ := keys.ExpandShorthand(other)
-		return long != name && sources.provides(long)
-	})
-	candidates := slices.Clone(commonNames)
-	for _, common := range commonNames {
-		if long, short := keys.ExpandShorthand(common); short {
-			candidates = append(candidates, long)
-		}
-	}
-	for known := range sources.names {
-		candidates = append(candidates, known)
-	}
-	slices.Sort(candidates[len(commonNames):])
-	candidates = slices.DeleteFunc(candidates, func(candidate string) bool { return !strings.HasPrefix(candidate, name[:min(len(name), 1)]) })
-	best := ""
-	words := strings.FieldsFunc(strings.ToLower(name), func(c rune) bool { return c == '_' || c == '.' || c == '-' })
-	isOfAddress := func(word string) bool { return slices.Contains(addressWords, word) }
-	similar := closest.Index(name, candidates)
-	switch {
-	case len(words) > 0 && isOfAddress(words[len(words)-1]):
-		best = "client_ip"
-	case provided >= 0:
-		best = similarNames[provided]
-	case similar >= 0:
-		best = candidates[similar]
-	case slices.ContainsFunc(words, isOfAddress):
-		best = "client_ip"
-	case slices.Contains(words, "user") && words[0] != "http":
-		best = "http.auth.user.id"
-	default:
-		return ": write a placeholder of Caddy, or one that map or vars defines"
-	}
-	return meant(best)
+	return ": write a placeholder of Caddy, or one that map or vars defines"
 }
 
 // meant returns the end of a message with the placeholder that was probably meant, and its short form if it has one.
@@ -268,5 +222,3 @@ func meant(name string) string {
 	}
 	return " (did you mean {" + name + "}?)"
 }
-
-var addressWords = []string{"ip", "ipaddr", "addr", "address", "client", "remoteip", "realip", "clientip"}

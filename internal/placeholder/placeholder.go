@@ -1,5 +1,5 @@
-// Package placeholder finds out which placeholders requests can have in a configuration, and checks those of
-// zones. It never looks at a request.
+// Package placeholder knows which placeholders requests can have, and checks those of zones. It never looks at a
+// request.
 package placeholder
 
 import (
@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -18,20 +19,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 )
-
-// Sources knows which placeholders a request can have. It collects those that the
-// routes of a configuration define: destinations of map, variables of vars, and captures of
-// regular expressions.
-type Sources struct {
-	names             map[string]bool
-	zones             map[string]bool // the names of all zones
-	anyVariable       bool            // a variable has a placeholder in its name
-	regexpExpressions bool            // a CEL expression has a regular expression, whose captures are unknown
-	plugins           bool            // a handler or matcher isn't Caddy's, and may set any placeholder
-	routesUnknown     bool            // there is no http app whose routes could be read
-	caddyReplacer     *caddy.Replacer // has the placeholders of every request
-	handlerZones      func(module any) (names []string, ok bool)
-}
 
 // openPrefixes are the prefixes of placeholders whose names end in a text of the user's choice.
 var openPrefixes = []struct {
@@ -45,6 +32,7 @@ var openPrefixes = []struct {
 	{"http.request.cookie.", false},
 	{"http.request.uri.query.", false},
 	{"http.auth.", false},
+	{"http.regexp.", false},
 	{"http.url_pattern.", false},
 	{"env.", false},
 	{"file.", false},
@@ -70,9 +58,11 @@ var runtimePlaceholders = strings.Fields(`
 
 // caddyPrefixes are the prefixes of placeholders that only Caddy sets.
 var caddyPrefixes = []string{
-	"http.request.", "http.response.", "http.vars.", "http.regexp.", "http.matchers.file.", "http.error.", "http.intercept.",
-	"system.", "time.",
+	"http.request.", "http.response.", "http.matchers.file.", "http.error.", "http.intercept.", "system.", "time.",
 }
+
+// varsPrefix begins the names of the variables that vars and plugins define.
+const varsPrefix = "http.vars."
 
 // newCaddyReplacer returns a replacer with the placeholders that every request has.
 func newCaddyReplacer() *caddy.Replacer {
@@ -84,50 +74,34 @@ func newCaddyReplacer() *caddy.Replacer {
 	return repl
 }
 
-// CaddyAlone returns the placeholders that requests have in any configuration.
-func CaddyAlone() *Sources {
-	return &Sources{names: make(map[string]bool), zones: make(map[string]bool), caddyReplacer: newCaddyReplacer()}
-}
+// caddyReplacer has the placeholders of every request.
+var caddyReplacer = sync.OnceValue(newCaddyReplacer)
 
-// RoutesUnknown returns the placeholders of a configuration whose routes are not known.
-func RoutesUnknown() *Sources { return &Sources{routesUnknown: true} }
-
-// Defines reports whether the configuration defines the placeholder of this name.
-func (sources *Sources) Defines(name string) bool { return sources.names[name] }
-
-// provides reports whether this module, Caddy or the configuration provides the placeholder of this name.
-func (sources *Sources) provides(name string) bool {
-	if strings.HasPrefix(name, keys.OwnPrefix+".") { // checkOwn reports errors
-		return true
-	}
+// provides reports whether Caddy provides the placeholder of this name, in any configuration. It accepts each
+// capture of a regular expression.
+func provides(name string) bool {
 	for _, open := range openPrefixes {
 		if rest, ok := strings.CutPrefix(name, open.prefix); ok {
 			return rest != "" && (!open.header || httpguts.ValidHeaderFieldName(rest))
 		}
 	}
-	if sources.names[name] || slices.Contains(runtimePlaceholders, name) {
+	if slices.Contains(runtimePlaceholders, name) {
 		return true
 	}
-	if strings.HasPrefix(name, "http.vars.") { // a replacer knows every such name
-		return sources.anyVariable
+	if strings.HasPrefix(name, varsPrefix) { // a replacer knows every such name
+		return false
 	}
-	if sources.regexpExpressions && strings.HasPrefix(name, "http.regexp.") { // CEL expressions are not parsed
-		return true
-	}
-	_, known := sources.caddyReplacer.Get(name)
+	_, known := caddyReplacer().Get(name)
 	return known
 }
 
-// pluginMayProvide reports whether a plugin may provide a placeholder that Caddy doesn't.
-func (sources *Sources) pluginMayProvide(name string) bool {
-	_, short := keys.ExpandShorthand(name)
-	if sources.routesUnknown || short {
-		return sources.routesUnknown
-	}
-	if sources.plugins {
-		return true
+// mayBeDefined reports whether map, vars or a plugin may provide a placeholder that Caddy doesn't.
+func mayBeDefined(name string) bool {
+	if variable, ok := strings.CutPrefix(name, varsPrefix); ok {
+		return variable != ""
 	}
 	namespace, _, dotted := strings.Cut(name, ".")
-	_, short = keys.ExpandShorthand(namespace + ".x")
-	return dotted && !short && !slices.ContainsFunc(caddyPrefixes, func(own string) bool { return strings.HasPrefix(name, own) })
+	_, short := keys.ExpandShorthand(namespace + ".x")
+	isCaddys := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	return name != "" && (!dotted || !short && !slices.ContainsFunc(caddyPrefixes, isCaddys))
 }

@@ -51,7 +51,6 @@ func load(config []byte) (*configuration, error) {
 		return nil, err
 	}
 	defer func() { _ = l.app.Cleanup() }() // a simulation has its own store
-	l.app.ReadRoutes(app)
 	s := &configuration{
 		httpPort:  uint(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)),
 		httpsPort: uint(cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)),
@@ -103,8 +102,6 @@ func findNull(app *caddyhttp.App) error {
 type limitApp interface {
 	// Simulate has the handlers that are provisioned later keep their budgets in memory, without their Redis.
 	Simulate()
-	// ReadRoutes reads the placeholders that the routes define.
-	ReadRoutes(*caddyhttp.App)
 	// MaxKeys returns how many keys the memory has space for.
 	MaxKeys() int64
 	Cleanup() error

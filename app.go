@@ -13,12 +13,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func init() {
@@ -208,28 +206,6 @@ func (a *App) checkAgreement(z *liveZone) error {
 	}
 	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name",
 		d.setting, d.one, d.other)
-}
-
-// forLimiters returns what the limiters of this configuration share.
-func (a *App) forLimiters() *limiter.Configuration {
-	return &limiter.Configuration{
-		SlotsInForce: a.slotsInForce, ReportFailure: a.reportFailure, ReportShed: a.reportShed,
-	}
-}
-
-func (a *App) slotsInForce(zone string, b limiter.Backend, alternative int) *store.Slots {
-	app, err := activeApp()
-	if err != nil || app == a {
-		return nil
-	}
-	zones := app.zonesByName[zone] // all of them have the same slots
-	if len(zones) == 0 || zones[0].handler.Backend != b {
-		return nil
-	}
-	if all := zones[0].DefaultSet.Budgets; alternative < len(all) {
-		return all[alternative].Slots
-	}
-	return nil
 }
 
 // reportFailure logs a failure of a store, at most once every ten seconds.

@@ -237,16 +237,8 @@ func (w *world) load(i *instance) *limiter.Limiter {
 		DenialSource:            &denials.Source{Logger: zap.NewNop()},
 		Logger:                  zap.NewNop(),
 	}
-	l.Shared = &limiter.Configuration{
-		SlotsInForce: func(zone string, _ limiter.Backend, alternative int) *store.Slots {
-			if inForce := w.inForce(i); inForce != l {
-				return inForce.ZoneNamed(zone).DefaultSet.Budgets[alternative].Slots
-			}
-			return nil
-		},
-		ReportFailure: func(err error) { w.report(i, "a request", err) },
-		ReportShed:    func(err error) { w.report(i, shed, err) },
-	}
+	l.ReportFailure = func(err error) { w.report(i, "a request", err) }
+	l.ReportShed = func(err error) { w.report(i, shed, err) }
 	l.StoreErrorPolicy = limiter.StoreErrorPolicy{Mode: w.scenario.mode, Num: 1, Den: 1}
 	switch w.scenario.mode {
 	case "share":

@@ -117,7 +117,7 @@ func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int
 		t.Fatal(err)
 	}
 	return &queueTest{
-		handler: &Limiter{Shared: alone(), Store: budgets, SlotLines: ProcessSlotLines},
+		handler: &Limiter{Store: budgets, SlotLines: ProcessSlotLines},
 		zone: &Zone{
 			Name: "api", Metrics: telemetry.Zone{Disabled: true},
 			Delay: &lines.Policy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: NewDelayPlaces()},

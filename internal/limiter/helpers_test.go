@@ -12,13 +12,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// alone returns a configuration without a successor, for limiters that a test makes.
-func alone() *Configuration {
-	return &Configuration{
-		SlotsInForce: func(string, Backend, int) *store.Slots { return nil },
-	}
-}
-
 // newTestLimiter returns a limiter with a zone that has a limit of a million events per hour, and its budgets in memory.
 // The rest of the zone is as given.
 func newTestLimiter(t *testing.T, z *Zone) *Limiter {
@@ -33,7 +26,7 @@ func newTestLimiter(t *testing.T, z *Zone) *Limiter {
 	z.Policy = &Policy{DefaultSet: &LimitSet{Limits: []*algorithms.Limit{limit}}}
 	z.DefaultSet.NameBudgets(z.Name, z.Keys)
 	return &Limiter{
-		Zones: []*Zone{z}, Store: inMemory(), SlotLines: ProcessSlotLines, Shared: alone(),
+		Zones: []*Zone{z}, Store: inMemory(), SlotLines: ProcessSlotLines,
 		ReportCorrectionFailure: func(err error) { t.Error(err) },
 	}
 }

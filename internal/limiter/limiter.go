@@ -26,14 +26,15 @@ import (
 
 // Limiter is a rate_limit handler, ready to decide requests.
 type Limiter struct {
-	Zones  []*Zone
-	Shared *Configuration
+	Zones []*Zone
 
 	Store            store.Store
 	Backend          Backend // the Redis of the store; nil for a store in memory
 	InRedis          bool    // the budgets are in Redis, or would be outside of a simulation
 	StoreErrorPolicy StoreErrorPolicy
 	SlotLines        *lines.Slots
+	// ReportFailure logs a failure of the store, and ReportShed a request that was shed, unless they have just done so.
+	ReportFailure, ReportShed func(error)
 	// ReportCorrectionFailure is called when corrections of charges may be lost.
 	ReportCorrectionFailure func(error)
 
@@ -71,15 +72,6 @@ type Backend interface {
 // on_store_error.
 type OutageCounts struct{ Local, Allowed, Denied atomic.Int64 }
 
-// Configuration holds the things that the limiters of one configuration share.
-type Configuration struct {
-	// SlotsInForce returns the slots that a zone of this name has in the configuration in force, for one of
-	// its alternative keys. It returns nil if that is this configuration, or if it has no such slots.
-	SlotsInForce func(zone string, b Backend, alternative int) *store.Slots
-	// ReportFailure logs a failure of the store, and ReportShed a request that was shed, unless they have just done so.
-	ReportFailure, ReportShed func(error)
-}
-
 // Peek decides requests that are peeks. If local budgets decide because Redis fails, failure is the error of
 // Redis.
 func (l *Limiter) Peek(ctx context.Context, requests []store.Request) (allowed bool, failure, err error) {
@@ -107,9 +99,9 @@ func (l *Limiter) ReportStoreFailure(err error) {
 	}
 	switch {
 	case store.IsBusy(err): // Redis has not failed
-		l.Shared.ReportShed(err)
+		l.ReportShed(err)
 	case !errors.Is(err, store.ErrOpen):
-		l.Shared.ReportFailure(err)
+		l.ReportFailure(err)
 	}
 }
 

@@ -40,7 +40,7 @@ type slotTest struct {
 // newSlotTest returns a slotTest. Its lines pause so long between two questions, so an hour stands
 // for a lost wake-up.
 func newSlotTest(budgets store.Store, pause time.Duration) *slotTest {
-	return &slotTest{handler: &Limiter{Shared: alone(), Store: budgets, SlotLines: newSlotLines(pause, pause)}, zones: make(map[string]*Zone)}
+	return &slotTest{handler: &Limiter{Store: budgets, SlotLines: newSlotLines(pause, pause)}, zones: make(map[string]*Zone)}
 }
 
 // addZone adds a zone whose requests wait for so long.

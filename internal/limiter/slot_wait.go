@@ -48,7 +48,6 @@ func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.
 				if charged := w.PrepareShadows(); len(charged) > 0 {
 					l.Store.Correct(charged, l.ReportCorrectionFailure)
 				}
-				state.renewSlots()
 				asked = time.Now()
 			case took > 0:
 				state.ageDecisions(time.Since(asked).Microseconds())
@@ -90,21 +89,6 @@ func (state *State) awaitTurn(ctx context.Context, zone int, woken <-chan struct
 		case <-ctx.Done():
 			slots.Leave(w, instantOf(time.Now()))
 			return lines.Decided, errClientGone
-		}
-	}
-}
-
-// renewSlots gives the request the slots of the configuration in force. A reload may have changed their
-// number while the request waited, and requests of all configurations stand in one line. If that
-// configuration doesn't have these slots, the request keeps its own.
-func (state *State) renewSlots() {
-	for i := range state.Entries {
-		e := &state.Entries[i]
-		if e.Slots == nil {
-			continue
-		}
-		if slots := state.Limiter.Shared.SlotsInForce(e.Zone.Name, state.Limiter.Backend, e.Alternative); slots != nil {
-			e.Slots = slots
 		}
 	}
 }

@@ -26,7 +26,6 @@ func TestSharedZonesInJSON(t *testing.T) {
 		{api, `{"handler":"rate_limit","rate_limits":{"api":{` + limit + `}}},` + handler, ""},
 		{api + `,"b":{"key":"{http.rate_limit.api.remaining}",` + limit + `}`, handler, ""},
 		{`"api":{"match":[{"path_regexp":{"name":"user","pattern":"^/users/([0-9]+)"}}],"key":"{http.regexp.user.1}",` + limit + `}`, handler + "," + handler, ""},
-		{`"api":{"match":[{"path_regexp":{"name":"user","pattern":"^/users/([0-9]+)"}}],"key":"{http.regexp.user.2}",` + limit + `}`, handler, "nothing provides the placeholder {http.regexp.user.2}"},
 
 		{api, `{"handler":"rate_limit","zones":["api","apo"]}`, `rate_limit: zones[1]: there is no shared zone "apo" (did you mean api?): apps.rate_limit.rate_limits has api`},
 		{"", `{"handler":"rate_limit","zones":["api"]}`, `zones[0]: there is no shared zone "api": write it into apps.rate_limit.rate_limits`},
@@ -36,7 +35,7 @@ func TestSharedZonesInJSON(t *testing.T) {
 		{api, `{"handler":"rate_limit","zones":[1]}`, "zones[0] must be a string, not a number"},
 		{api, `{"handler":"rate_limit","rate_limits":{"api":{"limits":[{"algorithm":"gcra","events":2,"window":"1s"}]}}},` + handler, `"api": defined twice with different settings: limits is `},
 		{api, handler + `,{"handler":"rate_limit","redis":{"address":["127.0.0.1:1"]}}`, `shared zone "api": used with two stores, memory and redis 127.0.0.1:1`},
-		{`"api":{"key":"{clientip}",` + limit + `}`, handler, `shared zone "api": key: nothing provides the placeholder {clientip}`},
+		{`"api":{"key":"{http.request.ip}",` + limit + `}`, handler, `shared zone "api": key: {http.request.ip} is always empty`},
 
 		// Caddy finds these in a configuration without handlers, too.
 		{`"api":{"limits":[{"algorithm":"gcra","evnts":1,"window":"1s"}]}`, "", `rate_limits.api.limits[0]: unknown field "evnts" (did you mean events?)`},

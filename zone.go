@@ -33,8 +33,7 @@ type Zone struct {
 	// The key: text with placeholders, by their full names, such as {http.vars.client_ip}.
 	// Requests with the same key share a budget. Of several values, the first one without an
 	// empty placeholder is the key. If all values have an empty placeholder, the last one is the
-	// key. A placeholder that nothing provides is an error, or a warning if a plugin may provide
-	// it. Addresses are written in one form: ::ffff:198.51.100.1 counts as 198.51.100.1 (default
+	// key. A placeholder that nothing can provide is an error. Addresses are written in one form: ::ffff:198.51.100.1 counts as 198.51.100.1 (default
 	// "": one budget for all requests).
 	Key Key `json:"key,omitempty"`
 

@@ -46,8 +46,8 @@ type KeyWarnings struct {
 }
 
 const (
-	// maxChecked is more than enough to see a proxy in front, or a handler behind, because almost all requests meet it.
-	maxChecked = 10_000
+	// maxPeersChecked is more than enough to see a proxy in front, because almost all requests come through it.
+	maxPeersChecked = 10_000
 	// maxInARow is how many odd requests in a row lead to a warning. A few of them are normal.
 	maxInARow = 100
 )
@@ -69,13 +69,13 @@ func NewKeyWarnings(templates []keys.Template, deciding []placeholder.Use) *KeyW
 	for _, use := range deciding {
 		if isLate(use) {
 			w.late = append(w.late, use)
-			w.lateChecksLeft.Store(maxChecked)
+			w.lateChecksLeft.Store(maxLateChecks)
 		}
 	}
 	for _, err := range bodies.Errors() {
 		w.bodyLogs[err] = new(throttle.Throttle)
 	}
-	w.peersLeft.Store(maxChecked)
+	w.peersLeft.Store(maxPeersChecked)
 	plain := slices.ContainsFunc(templates, func(t keys.Template) bool { return t.Plain })
 	for i := range templates {
 		t := &templates[i]

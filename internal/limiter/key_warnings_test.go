@@ -43,11 +43,13 @@ func TestLateValues(t *testing.T) {
 	} {
 		core, logs := observer.New(zapcore.WarnLevel)
 		z := &Zone{Name: "z", Logger: zap.New(core), KeyWarnings: NewKeyWarnings(nil, []placeholder.Use{test.use})}
-		for range maxChecked + 1 {
+		for range maxLateChecks + 1 {
 			repl := caddy.NewEmptyReplacer()
 			repl.Set(test.use.Name, test.before)
-			state := new(State)
-			state.watch(z, test.matches, repl)
+			state := &State{Limiter: &Limiter{Zones: []*Zone{z}}}
+			if test.matches {
+				state.matched = 1
+			}
 			next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
 				repl.Set(test.use.Name, test.after)
 				return nil

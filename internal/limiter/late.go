@@ -20,6 +20,13 @@ const (
 	FieldPrefix = "http.request.header." // forward_auth, for example, sets it
 )
 
+// An empty value says less than one that stays as it is, because a later handler may set it for few requests only. So
+// the latter counts as much as setCost checks of maxLateChecks.
+const (
+	setCost       = 100
+	maxLateChecks = 1000 * setCost
+)
+
 // isLate reports whether a later handler can set a placeholder so that a zone decides wrongly. Handlers may well change
 // the header fields that a matcher looks at.
 func isLate(use placeholder.Use) bool {
@@ -33,29 +40,27 @@ type watchedPlaceholder struct {
 	value string
 }
 
-// watch remembers the late placeholders of a zone. A placeholder in a matcher may be the reason why a request doesn't
-// match.
-func (state *State) watch(z *Zone, matches bool, repl *caddy.Replacer) {
-	if state.Explained || z.lateChecksLeft.Load() <= 0 {
-		return
-	}
-	for _, use := range z.late {
-		if matches || use.InMatcher {
-			value, _ := repl.GetString(use.Name)
-			state.watched = append(state.watched, watchedPlaceholder{z, use, value})
+// watchLatePlaceholders returns next, wrapped to compare the late placeholders of the request's zones before and after it.
+// A placeholder in a matcher may be the reason why a request doesn't match. Denied requests never reach next.
+func (state *State) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
+	var watched []watchedPlaceholder
+	for i, z := range state.Limiter.Zones {
+		if z.lateChecksLeft.Load() <= 0 {
+			continue
+		}
+		for _, use := range z.late {
+			if state.matched>>i&1 == 1 || use.InMatcher {
+				value, _ := repl.GetString(use.Name)
+				watched = append(watched, watchedPlaceholder{z, use, value})
+			}
 		}
 	}
-}
-
-// watchLatePlaceholders returns next, wrapped to compare the watched placeholders before and after it. Denied requests
-// never reach next.
-func (state *State) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
-	if state.watched == nil {
+	if watched == nil {
 		return next
 	}
 	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 		defer func() {
-			for _, p := range state.watched {
+			for _, p := range watched {
 				p.compare(repl)
 			}
 		}()
@@ -67,8 +72,10 @@ func (state *State) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Re
 // no reason to warn.
 func (p watchedPlaceholder) compare(repl *caddy.Replacer) {
 	switch value, _ := repl.GetString(p.use.Name); {
-	case value == "" || value == p.value:
+	case value == "":
 		p.zone.lateChecksLeft.Add(-1)
+	case value == p.value:
+		p.zone.lateChecksLeft.Add(-setCost)
 	case p.zone.lateChecksLeft.Swap(0) <= 0: // another request was faster
 	default:
 		p.zone.Logger.Warn(p.message(),

@@ -22,9 +22,9 @@ type State struct {
 	response  http.ResponseWriter // nil in an explanation
 
 	// Set by [State.Collect].
-	Entries  []Entry              // one per zone that limits the request
-	Requests []store.Request      // one per entry
-	watched  []watchedPlaceholder // the ones that later handlers may set
+	Entries  []Entry         // one per zone that limits the request
+	Requests []store.Request // one per entry
+	matched  uint64          // bit i: the request belongs to the limiter's zone i, up to 64
 
 	// Set by the decision and after it.
 	Wait      lines.Request // the same entries, while the limiter decides
@@ -113,7 +113,7 @@ func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o CollectOpti
 
 // beginCollecting forgets what an earlier attempt has collected.
 func (state *State) beginCollecting() {
-	state.Entries, state.Requests, state.watched = state.Entries[:0], state.Requests[:0], nil
+	state.Entries, state.Requests, state.matched = state.Entries[:0], state.Requests[:0], 0
 }
 
 // endCollecting connects the entries with their requests, whose places are known now. From here on, the values of
@@ -144,7 +144,6 @@ const (
 func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o CollectOptions) (applies string, err error) {
 	z := state.Limiter.Zones[i]
 	matches, err := z.Matchers.AnyMatchWithError(r) // true without matchers
-	state.watch(z, matches, repl)
 	if err != nil || !matches && z.BanLookup == nil {
 		return AppliesNot, err
 	}
@@ -158,6 +157,7 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o 
 		return AppliesExempt, nil
 	case exempt:
 	case matches:
+		state.matched |= 1 << i
 		state.checkKeySource(z, r)
 		applies, err = state.collectLimits(z, r, repl, o)
 		state.Body.EndZone()

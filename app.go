@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"

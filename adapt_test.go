@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 
 	_ "github.com/caddy-rate-limit/caddy-rate-limit/examples/webhook"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -52,6 +55,26 @@ func TestAdapt(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// Every option there is stands in a golden file that adapts.
+func TestAdaptEveryOption(t *testing.T) {
+	files, _ := filepath.Glob("testdata/adapt/[^e]*.caddyfiletest")
+	more, _ := filepath.Glob("testdata/adapt/e[^r]*.caddyfiletest")
+	var inputs string
+	for _, file := range append(files, more...) {
+		input, _, _ := strings.Cut(caddytest.ReadFile(t, file), goldenRule)
+		inputs += input + "\n"
+	}
+	all := slices.Concat(zoneOptions(), globalOptions, memoryOptions, redisOptions, tlsOptions, settleOptions)
+	for _, a := range algorithms.All() {
+		all = append(all, a.OptionNames()...)
+	}
+	for _, option := range all {
+		if !regexp.MustCompile(`(?m)^\s*` + option + `\b`).MatchString(inputs) {
+			t.Errorf("no golden file that adapts has the option %s", option)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func TestParseLimitText(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                                      "it has no limit: write for example token_bucket 100 1m",
 		"# nothing":                             "it has no limit",
-		"token_bucket":                          "token_bucket takes events, window and perhaps a burst, but has 0 value(s)",
+		"token_bucket":                          "token_bucket takes events, window and perhaps a burst, not ",
 		"token_bukket 1 1s":                     "write one of calendar, fixed_window, gcra",
 		"token_bucket 1 soon":                   "soon",
 		"token_bucket 1 1s beginning":           "beginning",
@@ -45,7 +45,7 @@ func TestParseLimitText(t *testing.T) {
 		"token_bucket 1 1s\ngcra 1 1s":          `"gcra" follows the limit`,
 		"token_bucket 1 1s {\n":                 "unknown option",
 		"unlimited":                             "can't stand beside limits",
-		"fixed_window 1 1h in 7 buckets":        `"in 7 buckets" is too many: write fixed_window 1 1h`,
+		"fixed_window 1 1h in 7 buckets":        `fixed_window takes events and window, not "1 1h in 7 buckets"`,
 	} {
 		if _, err := parseLimitText(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

@@ -117,14 +117,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // Validate checks the default options and the options of the store in memory.
 func (a *App) Validate() error {
-	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys)) // handlers check that there is a Redis
-}
-
-func checkMaxKeys(n int64) error {
-	if n < 1 {
-		return fmt.Errorf("max_keys must be above 0, not %d: write how many keys may be held, or leave it out for %d", n, defaultMaxKeys)
-	}
-	return nil
+	return errors.Join(a.check(), checkSet(a.Memory.blockOptions())) // handlers check that there is a Redis
 }
 
 // Start begins to sweep the stores in memory, and to check every Redis once. It also begins to keep the counts of the

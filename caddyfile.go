@@ -1,7 +1,7 @@
 package ratelimit
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -166,8 +166,10 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err != nil {
 		return options.WithPosition(d, err)
 	}
-	readZone := func(d *caddyfile.Dispenser) error { return unmarshalZone(d, &h.RateLimits, h.Zones) }
-	return readOptions(d, "rate_limit", append([]option{{"zone", readZone}}, h.blockOptions()...), nil)
+	zone := options.Option{Name: "zone", Example: "api", Repeatable: true, Read: func(d *caddyfile.Dispenser) error {
+		return unmarshalZone(d, &h.RateLimits, h.Zones)
+	}}
+	return readBlock(d, "rate_limit", append([]options.Option{zone}, h.blockOptions()...), nil)
 }
 
 // parseGlobal reads the global option, which holds shared zones, and defaults for all directives:
@@ -187,19 +189,20 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("the global option rate_limit is given twice: write all zones and defaults in one")
 	}
 	app := new(App)
-	err := readOptions(d, "the global option rate_limit", append([]option{
-		{"zone", func(d *caddyfile.Dispenser) error { return unmarshalZone(withShorthands(d), &app.RateLimits, nil) }},
-		{"memory", func(d *caddyfile.Dispenser) error {
-			app.Memory = new(MemoryOptions)
-			return readOptions(d, "memory", app.Memory.blockOptions(), nil)
-		}},
-	}, app.blockOptions()...), nil)
+	zone := options.Option{Name: "zone", Example: "api", Repeatable: true, Read: func(d *caddyfile.Dispenser) error {
+		return unmarshalZone(withShorthands(d), &app.RateLimits, nil)
+	}}
+	memory := options.Made("memory", "", &app.Memory, func(d *caddyfile.Dispenser) (*MemoryOptions, error) {
+		m := new(MemoryOptions)
+		return m, readBlock(d, "memory", m.blockOptions(), nil)
+	}, nil)
+	err := readBlock(d, "the global option rate_limit", append([]options.Option{zone, memory}, app.blockOptions()...), nil)
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
 }
 
 // blockOptions returns the options of the block memory.
-func (m *MemoryOptions) blockOptions() []option {
-	return []option{fieldOption("max_keys", &m.MaxKeys, withExample(options.Integer, "1000000"), checkMaxKeys)}
+func (m *MemoryOptions) blockOptions() []options.Option {
+	return []options.Option{options.Single("max_keys", "1000000", &m.MaxKeys, options.Integer, options.Above0)}
 }
 
 // withShorthands returns the option at d, with its block, and with the full names of its
@@ -215,11 +218,7 @@ func withShorthands(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 // unmarshalZone reads a zone into zones. Its errors begin with the zone's name. The zone can't have
 // the name of a shared zone that the directive uses.
 func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []string) error {
-	line := *d
-	if err := options.CheckZoneWords(line.RemainingArgs()); err != nil {
-		return err
-	}
-	name, err := options.Value(d, "api")
+	name, err := options.Value(d)
 	if err == nil {
 		err = checkZoneName(name)
 	}
@@ -237,13 +236,19 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	}
 	z, at := new(Zone), options.Position(d)
 	(*zones)[name] = z
-	err = optionTable.ReadBlock(d, "a zone", zoneOptions(), func(option string) error {
-		if err := z.unmarshalOption(d, option); err != nil {
-			return err
+	all := z.options()
+	for i, o := range all {
+		if o.Read != nil {
+			all[i].Read = func(d *caddyfile.Dispenser) error {
+				if err := o.Read(d); err != nil {
+					return err
+				}
+				_, err := placeholder.Check(z.placeholderTexts())
+				return err
+			}
 		}
-		_, err := placeholder.Check(z.placeholderTexts())
-		return err
-	}, func() error {
+	}
+	err = readBlock(d, "a zone", all, func() error {
 		if reflect.ValueOf(*z).IsZero() {
 			return fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
 				"or, for a shared zone of this name, rate_limit %s without the line zone", name)
@@ -257,18 +262,16 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	return nil
 }
 
-func readKey(d *caddyfile.Dispenser) (Key, error) {
-	values := d.RemainingArgs()
-	if len(values) == 0 {
-		return nil, errors.New("key takes at least one value: write for example key {client_ip}")
+// readLimits returns the options that add a limit.
+func readLimits(limits *[]Limit) (all []options.Option) {
+	for _, name := range limitOptions {
+		all = append(all, options.Option{Name: name, Example: algorithms.ExampleOf(name), Repeatable: true, Read: func(d *caddyfile.Dispenser) error {
+			l, err := unmarshalLimit(d, name)
+			*limits = append(*limits, l)
+			return err
+		}})
 	}
-	return values, Key(values).check(false)
-}
-
-func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
-	set, err := options.MatcherSet(d, "path /api/*, or leave it out for all requests", zoneOptions())
-	c.MatcherSetsRaw = append(c.MatcherSetsRaw, set)
-	return err
+	return all
 }
 
 // unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }. A calendar has a period in
@@ -281,41 +284,10 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	form, maxValues := "events and window", 2
-	switch {
-	case algorithm.Calendar:
-		form, maxValues = "events, a period and perhaps a time zone", 3
-	case algorithm.Burst:
-		form, maxValues = "events, window and perhaps a burst", 3
-	}
-	args := d.RemainingArgs()
-	if err := options.CheckLimitValues(name, args, maxValues); err != nil && !algorithm.Calendar {
+	if l, err = parseLimit(algorithm, d.RemainingArgs()); err != nil {
 		return l, err
 	}
-	if len(args) < 2 || len(args) > maxValues {
-		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s %s", name, form, len(args), name, algorithms.ExampleOf(name))
-	}
-	l.Algorithm = name
-	events, err1 := options.ParseInteger("events", args[0], "10")
-	l.Events, err = events, err1
-	if algorithm.Calendar {
-		l.Period, l.TimeZone = args[1], strings.Join(args[2:], "")
-	} else {
-		var err2 error
-		l.Window, err2 = options.ParseDuration("window", args[1], "1s")
-		err = errors.Join(err, err2)
-	}
-	if len(args) == 3 && algorithm.Burst && err == nil {
-		if l.Burst, err = options.ParseInteger("burst", args[2], "20"); err == nil && l.Burst == 0 {
-			err = fmt.Errorf("burst must be above 0, not 0: leave it out for %d", events)
-		}
-	}
-	if err != nil {
-		return l, fmt.Errorf("%s: %w", name, err)
-	}
-	err = optionTable.ReadBlock(d, name, algorithm.OptionNames(), func(option string) error {
-		return l.unmarshalOption(d, algorithm.Option(option))
-	}, func() error {
+	err = readBlock(d, name, l.options(algorithm), func() error {
 		if _, err := l.compile(); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -324,26 +296,59 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	return l, err
 }
 
+// parseLimit parses the values of a limit. The error for values that can't be read has those that were probably meant.
+func parseLimit(algorithm *algorithms.Algorithm, args []string) (l Limit, err error) {
+	form, maxValues := "events and window", 2
+	switch {
+	case algorithm.Calendar:
+		form, maxValues = "events, a period and perhaps a time zone", 3
+	case algorithm.Burst:
+		form, maxValues = "events, window and perhaps a burst", 3
+	}
+	l.Algorithm = algorithm.Name
+	text := strings.Join(args, " ")
+	if len(args) >= 2 && len(args) <= maxValues {
+		var err2, err3 error
+		l.Events, err = options.Integer(args[0])
+		if algorithm.Calendar {
+			l.Period, l.TimeZone = args[1], strings.Join(args[2:], "")
+		} else {
+			l.Window, err2 = options.Duration(args[1])
+			if len(args) == 3 {
+				l.Burst, err3 = options.Integer(args[2])
+				err3 = cmp.Or(err3, options.Above0(l.Burst))
+			}
+		}
+		if err == nil && err2 == nil && err3 == nil {
+			return l, nil
+		}
+	}
+	events, window, burst := options.MeantLimit(text)
+	instead := fmt.Sprintf("%s %s %s", l.Algorithm, events, window)
+	switch {
+	case events == "" || algorithm.Calendar:
+		instead = "for example " + l.Algorithm + " " + algorithms.ExampleOf(l.Algorithm)
+	case algorithm.Burst && burst != "" && burst != "0":
+		instead += " " + burst
+	}
+	return l, fmt.Errorf("%s takes %s, not %q: write %s", l.Algorithm, form, text, instead)
+}
+
 // unmarshalLegacy reads legacy <max> <duration> [<min_interval>], the limit of an older limiter. It
 // returns the leaky_bucket that stands for this limit.
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
+	wrong := fmt.Errorf("legacy takes max, duration and optionally min_interval, not %q: write for example legacy 10 5s 1s", strings.Join(args, " "))
 	if len(args) < 2 || len(args) > 3 {
-		return l, fmt.Errorf("legacy takes max, duration and optionally min_interval, but has %d value(s): "+
-			"write for example legacy 10 5s 1s", len(args))
+		return l, wrong
 	}
-	calls, err := options.ParseInteger("max", args[0], "10")
-	duration, err2 := options.ParseDuration("duration", args[1], "5s")
-	err = errors.Join(err, err2)
-	var interval caddy.Duration
-	if len(args) == 3 {
-		interval, err2 = options.ParseDuration("min_interval", args[2], "1s")
-		err = errors.Join(err, err2)
+	calls, err := options.Integer(args[0])
+	duration, err2 := options.Duration(args[1])
+	interval, err3 := options.Duration(append(args, "0")[2])
+	if err != nil || err2 != nil || err3 != nil {
+		return l, wrong
 	}
-	var q algorithms.Quota
-	if err == nil {
-		q, err = algorithms.Legacy(calls, time.Duration(duration).Microseconds(), time.Duration(interval).Microseconds())
-	}
+	q, err := algorithms.Legacy(calls, time.Duration(duration).Microseconds(), time.Duration(interval).Microseconds())
 	if err != nil {
 		return l, fmt.Errorf("legacy: %w", err)
 	}

@@ -76,17 +76,17 @@ func TestContributing(t *testing.T) {
 	}
 	var fields []string
 	for _, s := range zoneSettings() {
-		field := s.name
+		field := s.Name
 		if s.field != "" {
 			field = s.field
 		}
 		fields = append(fields, field)
 		for _, place := range settings {
-			name := s.name
+			name := s.Name
 			switch {
 			case name == "limits" && !strings.HasPrefix(place, "zone") && place != "docs/json.md":
 				continue // a Caddyfile has options for each algorithm
-			case place == "docs/admin.md" && !s.shown, (place == "caddyfile.go" || place == "docs/caddyfile.md") && s.read == nil:
+			case place == "docs/admin.md" && !s.shown, (place == "caddyfile.go" || place == "docs/caddyfile.md") && s.Read == nil:
 				continue
 			case place == "zone.go", place == "docs/json.md":
 				name = field

@@ -108,7 +108,7 @@ func TestAdminReference(t *testing.T) {
 	zone := []string{"name", "store", "keys", "max_keys", "failing_nodes", "on_store_error", "requests"}
 	for _, s := range zoneSettings() {
 		if s.shown {
-			zone = append(zone, s.name)
+			zone = append(zone, s.Name)
 		}
 	}
 	caddytest.WantRows(t, file, "Zones", zone)

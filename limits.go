@@ -97,28 +97,22 @@ func (d *StartDay) UnmarshalJSON(text []byte) error {
 // MarshalJSON implements [json.Marshaler].
 func (d StartDay) MarshalJSON() ([]byte, error) { return options.NumberJSON(string(d)) }
 
-// unmarshalOption reads an option in the block of a limit.
-func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
-	switch o.Name {
-	case "min_interval":
-		l.MinInterval, err = options.PositiveDuration(d, o.Example)
-	case "buckets":
-		l.Buckets, err = options.Positive(options.Integer, d, o.Example)
-	case "initial":
-		l.Initial = new(int64)
-		*l.Initial, err = options.Integer(d, o.Example)
-	case "warm_up":
-		l.WarmUp, err = options.PositiveDuration(d, o.Example)
-	case "cold_factor":
-		l.ColdFactor, err = options.Positive(options.Fraction, d, o.Example)
-	case "align":
-		l.Align, err = options.Value(d, o.Example)
-	case "start_day":
-		var day string
-		day, err = options.Value(d, o.Example)
-		l.StartDay = StartDay(day)
+// options returns the options in the block of a limit.
+func (l *Limit) options(algorithm *algorithms.Algorithm) []options.Option {
+	all := []options.Option{
+		options.Single("min_interval", "", &l.MinInterval, options.Duration, options.AtLeast(time.Microsecond)),
+		options.Single("buckets", "", &l.Buckets, options.Integer, options.Above0),
+		options.Single("initial", "", &l.Initial, options.Pointer(options.Integer), nil),
+		options.Single("warm_up", "", &l.WarmUp, options.Duration, options.AtLeast(time.Microsecond)),
+		options.Single("cold_factor", "", &l.ColdFactor, options.Number, options.Above0),
+		options.Single("align", "", &l.Align, options.Text, nil),
+		options.Single("start_day", "", &l.StartDay, func(text string) (StartDay, error) { return StartDay(text), nil }, nil),
 	}
-	return err
+	all = slices.DeleteFunc(all, func(o options.Option) bool { return !algorithm.Takes(o.Name) })
+	for i := range all {
+		all[i].Example = algorithm.Option(all[i].Name).Example
+	}
+	return all
 }
 
 // compileLimits compiles limits. Two equal limits are an error.
@@ -147,7 +141,7 @@ func (l *Limit) compile() (*algorithms.Limit, error) {
 	var err error
 	micros := func(option string, d caddy.Duration) algorithms.Micros {
 		if span := time.Duration(d); span%time.Microsecond != 0 && err == nil {
-			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", option, span, options.MicrosExample(span))
+			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", option, span, span.Truncate(time.Microsecond)+time.Microsecond)
 		}
 		return time.Duration(d).Microseconds()
 	}
@@ -341,11 +335,7 @@ func unmarshalLimitSet(d *caddyfile.Dispenser, of string) (*LimitSet, error) {
 		set.Unlimited = true
 		return set, nil
 	}
-	err := optionTable.ReadBlock(d, of, limitOptions, func(option string) error {
-		l, err := unmarshalLimit(d, option)
-		set.Limits = append(set.Limits, l)
-		return err
-	}, func() error {
+	err := readBlock(d, of, readLimits(&set.Limits), func() error {
 		if len(set.Limits) == 0 {
 			return errNoLimit
 		}

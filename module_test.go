@@ -143,8 +143,8 @@ func TestValidate(t *testing.T) {
 		return fmt.Sprintf(`{"rate_limits":{"a":{"key":"static","limits":[{"algorithm":"gcra","events":%d,"window":"1s"}]}}%s}`, events, options)
 	}
 	for handlers, want := range map[string]string{
-		zone(1, `,"jitter":-1`):           "jitter must be a fraction from 0 to 1000, not -1",
-		zone(1, `,"sweep_interval":1`):    `sweep_interval must be a duration, not 1: write "1s"`,
+		zone(1, `,"jitter":-1`):           "jitter must be from 0 to 1000, not -1",
+		zone(1, `,"sweep_interval":1`):    `sweep_interval must be a duration with a unit of ns, us, ms, s, m, h or d, not 1: write "1s"`,
 		zone(1, "") + "," + zone(1, ""):   "",
 		zone(1, "") + "," + zone(2, ""):   `zone "a": defined twice with different settings: limits`,
 		zone(1, `,"headers":["unheard"]`): "unheard",

@@ -120,28 +120,8 @@ func (o *Options) warn(logger *zap.Logger) {
 	}
 }
 
-// check checks the options. An error names the option, its value and what to write instead.
-func (o *Options) check() error {
-	var redis error
-	if o.Redis != nil {
-		redis = o.Redis.check()
-	}
-	_, storeError := o.OnStoreError.compile()
-	return errors.Join(
-		redis,
-		storeError,
-		checkStoreName(o.Store),
-		checkHeaders(o.Headers),
-		checkJitter(o.Jitter),
-		checkSweepInterval(o.SweepInterval),
-	)
-}
-
-// checkStore checks the option store. hasRedis reports whether a Redis is configured.
+// checkStore checks that a store in Redis has one. hasRedis reports whether a Redis is configured.
 func checkStore(name string, hasRedis bool) error {
-	if err := checkStoreName(name); err != nil {
-		return err
-	}
 	if name == "redis" && !hasRedis {
 		return errors.New("store is redis, but no Redis is named: " +
 			"write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
@@ -150,167 +130,86 @@ func checkStore(name string, hasRedis bool) error {
 }
 
 func checkStoreName(name string) error {
-	if name != "" && name != "memory" && name != "redis" {
-		return fmt.Errorf("store must be memory or redis, not %q", name)
+	if name != "memory" && name != "redis" {
+		return options.Must("must be memory or redis, not %q", name)
 	}
 	return nil
 }
 
-func checkJitter(fraction float64) error {
-	if !(fraction >= 0 && fraction <= 1000) {
-		return fmt.Errorf("jitter must be a fraction from 0 to 1000, not %v: write for example 0.2 to add up to a fifth to Retry-After", fraction)
-	}
-	return nil
-}
-
-func checkSweepInterval(d caddy.Duration) error {
-	if interval := time.Duration(d); interval < 0 || interval > 0 && interval < time.Millisecond {
-		return fmt.Errorf("sweep_interval must be at least 1ms, not %v: write for example 1m", interval)
-	}
-	return nil
-}
-
-// option is an option of a block, with the function that reads the rest of its line.
-type option struct {
-	name string
-	read func(*caddyfile.Dispenser) error
-}
-
-// fieldOption returns an option whose value becomes that of a field. check can be nil.
-func fieldOption[T any](name string, field *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) option {
-	return option{name, func(d *caddyfile.Dispenser) (err error) {
-		if *field, err = read(d); err == nil && check != nil {
-			err = check(*field)
-		}
-		return err
-	}}
-}
-
-// withExample returns read with its example filled in. Errors show the example.
-func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), example string) func(*caddyfile.Dispenser) (T, error) {
-	return func(d *caddyfile.Dispenser) (T, error) { return read(d, example) }
-}
-
-// pointer returns read with a pointer to its value, for fields that are nil by default.
-func pointer[T any](read func(*caddyfile.Dispenser) (T, error)) func(*caddyfile.Dispenser) (*T, error) {
-	return func(d *caddyfile.Dispenser) (*T, error) {
-		v, err := read(d)
-		return &v, err
-	}
-}
-
-// presence reads an option without a value.
-func presence(d *caddyfile.Dispenser) (bool, error) { return true, options.NoValue(d) }
-
-// ignored reads an option that has no effect, whatever it holds.
-func ignored(d *caddyfile.Dispenser) (any, error) {
-	d.NextSegment()
-	return map[string]any{}, nil
-}
-
-// readOptions reads a block with these options, and checks them together if check is not nil.
-func readOptions(d *caddyfile.Dispenser, block string, all []option, check func() error) error {
-	return optionTable.ReadBlock(d, block, optionNames(all), func(name string) error {
-		return all[slices.IndexFunc(all, func(o option) bool { return o.name == name })].read(d)
-	}, check)
-}
-
-func optionNames(all []option) (names []string) {
-	for _, o := range all {
-		names = append(names, o.name)
-	}
-	return names
+// ignored returns an option that has no effect, whatever it holds.
+func ignored(name string, field *any) options.Option {
+	return options.Made(name, "", field, func(d *caddyfile.Dispenser) (any, error) {
+		d.NextSegment()
+		return map[string]any{}, nil
+	}, nil)
 }
 
 // blockOptions returns the options that handlers and the app share.
-func (o *Options) blockOptions() []option {
-	return []option{
-		fieldOption("redis", &o.Redis, unmarshalRedis, nil),
-		fieldOption("store", &o.Store, withExample(options.Value, "redis"), checkStoreName),
-		fieldOption("on_store_error", &o.OnStoreError, unmarshalOnStoreError, nil),
-		fieldOption("headers", &o.Headers, readHeaders, checkHeaders),
-		fieldOption("problem_json", &o.ProblemJSON, options.OnOff, nil),
-		fieldOption("jitter", &o.Jitter, withExample(options.Fraction, "0.2"), checkJitter),
-		fieldOption("log_key", &o.LogKey, options.OnOff, nil),
-		fieldOption("disable_metrics", &o.DisableMetrics, presence, nil),
-		fieldOption("sweep_interval", &o.SweepInterval, withExample(options.PositiveDuration, "1m"), checkSweepInterval),
-		fieldOption("distributed", &o.Distributed, ignored, nil),
-		fieldOption("storage", &o.Storage, ignored, nil),
+func (o *Options) blockOptions() []options.Option {
+	return []options.Option{
+		options.Made("redis", "127.0.0.1:6379", &o.Redis, unmarshalRedis, (*Redis).check),
+		options.Single("store", "redis", &o.Store, options.Text, checkStoreName),
+		options.Made("on_store_error", "local", &o.OnStoreError, unmarshalOnStoreError, (*OnStoreError).check),
+		options.List("headers", "draft x_ratelimit", &o.Headers, options.Text, checkHeaders),
+		options.OnOff("problem_json", &o.ProblemJSON),
+		options.Single("jitter", "0.2", &o.Jitter, options.Number, options.Within(0., 1000)),
+		options.OnOff("log_key", &o.LogKey),
+		options.Flag("disable_metrics", &o.DisableMetrics),
+		options.Single("sweep_interval", "1m", &o.SweepInterval, options.Duration, options.AtLeast(time.Millisecond)),
+		ignored("distributed", &o.Distributed),
+		ignored("storage", &o.Storage),
 	}
+}
+
+// check checks each option that is set by itself.
+func (o *Options) check() error { return checkSet(o.blockOptions()) }
+
+// checkSet checks each option that is set by itself.
+func checkSet(all []options.Option) error {
+	var errs []error
+	for _, o := range all {
+		if o.Check != nil && o.Value != nil {
+			errs = append(errs, o.Check())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // The names of options, in the order they are listed to users.
 var (
-	sharedOptions  = optionNames(new(Options).blockOptions())
+	sharedOptions  = options.Names(new(Options).blockOptions())
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	globalOptions  = append([]string{"zone", "memory"}, sharedOptions...)
 	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions  = []string{"match", "cost"}
-	redisOptions   = optionNames(new(Redis).blockOptions())
-	memoryOptions  = optionNames(new(MemoryOptions).blockOptions())
-	tlsOptions     = optionNames(new(RedisTLS).blockOptions())
+	redisOptions   = options.Names(new(Redis).blockOptions())
+	memoryOptions  = options.Names(new(MemoryOptions).blockOptions())
+	tlsOptions     = options.Names(new(RedisTLS).blockOptions())
 )
 
-// optionTable describes the options of all blocks, for errors. It is made by init, because the functions that
-// read a block need it, too.
-var optionTable *options.Table
+// blocks are all blocks, for errors about options in a wrong one. They are made by init, because the functions that
+// read a block need them, too.
+var blocks []options.Block
 
-func init() { optionTable = newOptionTable() }
-
-func newOptionTable() *options.Table {
-	t := &options.Table{
-		Blocks: []options.Block{
-			{Name: "the global option rate_limit", Options: []string{"memory"}},
-			{Name: "the memory block of the global option rate_limit", Options: memoryOptions},
-			{Name: "the directive rate_limit or its global option", Options: handlerOptions},
-			{Name: "a zone, as in zone api { ... }", Options: zoneOptions()},
-			{Name: "a redis block", Options: redisOptions},
-			{Name: "the tls block of redis", Within: "redis", Options: tlsOptions},
-		},
-		Repeatable: append([]string{"zone"}, limitOptions...),
-		Examples: map[string]string{
-			"key":         "for example key {client_ip}",
-			"key_case":    "key_case lower",
-			"match":       "for example match path /api/*",
-			"status":      "for example status 429",
-			"settle":      "for example\nsettle {\n\tmatch status 401 403\n}",
-			"concurrency": "for example concurrency 10",
-			"exempt":      "for example exempt client_ip 203.0.113.0/24",
-			"override":    "for example override 203.0.113.7 unlimited",
-		},
-		Correct: correctOption,
+func init() {
+	blocks = []options.Block{
+		{Name: "the global option rate_limit", Options: []string{"memory"}},
+		{Name: "the memory block of the global option rate_limit", Options: memoryOptions},
+		{Name: "the directive rate_limit or its global option", Options: handlerOptions},
+		{Name: "a zone, as in zone api { ... }", Options: zoneOptions()},
+		{Name: "the line of a limit, as in token_bucket 10 1s 20", Options: []string{"burst"}},
+		{Name: "match of settle, as in match status 401", Options: []string{"status"}},
+		{Name: "a redis block", Options: redisOptions},
+		{Name: "the tls block of redis", Options: tlsOptions},
 	}
-	for _, s := range zoneSettings() {
-		if s.repeatable {
-			t.Repeatable = append(t.Repeatable, s.name)
-		}
+	for _, a := range algorithms.All() {
+		blocks = append(blocks, options.Block{Name: "the block of " + a.Name, Options: a.OptionNames()})
 	}
-	for _, name := range algorithmNames() {
-		t.Examples[name] = fmt.Sprintf("for example %s %s", name, algorithms.ExampleOf(name))
-	}
-	return t
 }
 
-// correctOption returns the correction for an option of limits that stands elsewhere, and for status in settle.
-func correctOption(option, block string) string {
-	limits := algorithms.AlgorithmsWith(option)
-	switch {
-	case limits != nil:
-		return "it belongs in the block of " + strings.Join(limits, " or ")
-	case option == "status" && block == "settle":
-		return "write for example match status 401 403"
-	case option == "max_connections" && block == "redis": // not concurrency
-		return "write one of " + strings.Join(redisOptions, ", ")
-	case option != "burst" || block == "the global option rate_limit" || block == "redis":
-		return ""
-	}
-	name := "token_bucket"
-	if a, err := algorithms.Lookup(block); err == nil {
-		if name = a.Name; !a.Burst {
-			return name + " admits up to events at once; write a limit with a burst, such as token_bucket 10 1s 20"
-		}
-	}
-	return fmt.Sprintf("burst is the third argument of a limit, as in %s 10 1s 20", name)
+// readBlock reads a block with these options, and checks them together if check is not nil.
+func readBlock(d *caddyfile.Dispenser, name string, all []options.Option, check func() error) error {
+	return options.ReadBlock(d, name, all, blocks, check)
 }
 
 func algorithmNames() (names []string) {
@@ -388,30 +287,18 @@ func (o *OnStoreError) compile() (limiter.StoreErrorPolicy, error) {
 	return policy, nil
 }
 
+func (o *OnStoreError) check() error {
+	_, err := o.compile()
+	return err
+}
+
 // unmarshalOnStoreError reads on_store_error local [<share>]|allow|deny.
 func unmarshalOnStoreError(d *caddyfile.Dispenser) (*OnStoreError, error) {
 	args := d.RemainingArgs()
-	if len(args) < 1 || len(args) > 2 {
+	if len(args) == 0 || len(args) > 2 {
 		return nil, fmt.Errorf("on_store_error takes %s, not %d values", onStoreErrorForm, len(args))
 	}
-	o := &OnStoreError{Mode: args[0]}
-	if len(args) == 2 {
-		o.Share = args[1]
-	}
-	_, err := o.compile()
-	return o, err
-}
-
-// headerNames are the values of the option headers.
-const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch, sharkey or off"
-
-// readHeaders reads the option headers.
-func readHeaders(d *caddyfile.Dispenser) ([]string, error) {
-	names := d.RemainingArgs()
-	if len(names) == 0 {
-		return nil, errors.New("headers takes at least one value: write " + headerNames)
-	}
-	return names, nil
+	return &OnStoreError{Mode: args[0], Share: strings.Join(args[1:], "")}, nil
 }
 
 // checkHeaders checks the option headers.
@@ -420,7 +307,7 @@ func checkHeaders(names []string) error {
 		family, known := httpfields.FamilyByName(name)
 		switch {
 		case !known && name != "draft" && name != "off":
-			return fmt.Errorf("headers has no form %q: write %s", name, headerNames)
+			return fmt.Errorf("headers has no form %q: write draft, draft_06, x_ratelimit, x_ratelimit_epoch, sharkey or off", name)
 		case slices.Contains(names[:i], name):
 			return fmt.Errorf("headers names %s twice: write it once", name)
 		case name == "off" && len(names) > 1:

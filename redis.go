@@ -115,21 +115,13 @@ func (c *Redis) check() error {
 		return errors.New("redis takes an address: write for example redis 127.0.0.1:6379 " +
 			"(of an environment variable that is not set, {$NAME} leaves nothing)")
 	case c.MasterName == "" && !c.Cluster && len(c.Address) > 1:
-		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379; "+
-			"if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name <name>", len(c.Address))
+		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379, and options in its block; "+
+			"if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name mymaster", len(c.Address))
 	}
 	if c.TLS != nil && (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return errors.New("cert and key of tls go together: write both, or leave out both")
 	}
-	if err := checkBatch(c.Batch); err != nil {
-		return err
-	}
-	if c.HashKeys != nil {
-		if err := checkHashKeys(*c.HashKeys); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(checkTimeout("timeout", c.Timeout, "100ms"), checkTimeout("dial_timeout", c.DialTimeout, "1s")); err != nil {
+	if err := checkSet(c.blockOptions()); err != nil {
 		return err
 	}
 	o := c.unexpandedOptions()
@@ -144,28 +136,10 @@ func (c *Redis) check() error {
 }
 
 // checkHashKeys returns an error for an empty secret, because it would store keys as they are.
-func checkHashKeys(secret string) error {
-	if strings.TrimSpace(secret) == "" {
+func checkHashKeys(secret *string) error {
+	if strings.TrimSpace(*secret) == "" {
 		return errors.New("the secret of hash_keys is empty: " +
 			"write for example {env.RATE_LIMIT_SECRET}, or leave out hash_keys to store keys as they are")
-	}
-	return nil
-}
-
-func checkBatch(n *int) error {
-	const maxBatch = 1000
-	if n != nil && (*n < 0 || *n > maxBatch) {
-		return fmt.Errorf("batch must be from 0 to %d, not %d: write how many requests share one script call, or leave it out for %d",
-			maxBatch, *n, redisstore.DefaultBatch)
-	}
-	return nil
-}
-
-// checkTimeout returns an error for a timeout between 0 and 1ms. [redisstore.Options.Normalized]
-// checks the other values.
-func checkTimeout(option string, timeout caddy.Duration, example string) error {
-	if timeout > 0 && timeout < caddy.Duration(time.Millisecond) {
-		return fmt.Errorf("%s of redis must be at least 1ms, not %v: write for example %s", option, time.Duration(timeout), example)
 	}
 	return nil
 }
@@ -253,7 +227,7 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 		}
 	}
 	if c.HashKeys != nil {
-		if err := checkHashKeys(o.HashKeys); err != nil {
+		if err := checkHashKeys(&o.HashKeys); err != nil {
 			return o, err
 		}
 	}
@@ -308,9 +282,6 @@ func expandedTexts(o *redisstore.Options) []expandedText {
 func expandRedisOption(name string, value *string) error {
 	expanded, err := caddy.NewReplacer().ReplaceFunc(*value, func(placeholder string, replacement any) (any, error) {
 		if caddy.ToString(replacement) == "" {
-			if name == "key_prefix" && !strings.HasPrefix(placeholder, "env.") && !strings.HasPrefix(placeholder, "file.") {
-				return nil, errors.New("it can't have braces: leave them out, or write {env.NAME} or {file./absolute/path}")
-			}
 			return nil, emptyPlaceholderError(placeholder)
 		}
 		return replacement, nil
@@ -382,18 +353,8 @@ func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 // unmarshalRedis reads redis [<address>...] { <options> }.
 func unmarshalRedis(d *caddyfile.Dispenser) (*Redis, error) {
 	c, at := new(Redis), options.Position(d)
-	for d.NextArg() {
-		if option := d.Val(); slices.Contains(redisOptions, option) { // as in redis localhost:6379 tls
-			example := option
-			if option != "tls" && option != "cluster" {
-				example += " ..."
-			}
-			return nil, fmt.Errorf("redis takes only addresses on its line, and %s is an option: write it in the block, as in\n"+
-				"redis 127.0.0.1:6379 {\n\t%s\n}", option, example)
-		}
-		c.Address = append(c.Address, d.Val())
-	}
-	if err := readOptions(d, "redis", c.blockOptions(), c.check); err != nil {
+	c.Address = d.RemainingArgs()
+	if err := readBlock(d, "redis", c.blockOptions(), c.check); err != nil {
 		return nil, err
 	}
 	o := c.unexpandedOptions()
@@ -405,42 +366,39 @@ func unmarshalRedis(d *caddyfile.Dispenser) (*Redis, error) {
 }
 
 // blockOptions returns the options of the block redis.
-func (c *Redis) blockOptions() []option {
-	return []option{
-		{"address", func(d *caddyfile.Dispenser) error {
+func (c *Redis) blockOptions() []options.Option {
+	return []options.Option{
+		{Name: "address", Example: "127.0.0.1:6379", Read: func(d *caddyfile.Dispenser) error {
 			c.Address = append(c.Address, d.RemainingArgs()...)
 			return nil
 		}},
-		fieldOption("username", &c.Username, withExample(options.Value, "caddy"), nil),
-		fieldOption("password", &c.Password, withExample(options.Secret, "{env.REDIS_PASSWORD}"), nil),
-		fieldOption("db", &c.DB, withExample(options.SmallInteger, "0"), nil),
-		fieldOption("key_prefix", &c.KeyPrefix, withExample(options.Value, "caddy_rl"), nil),
-		fieldOption("hash_keys", &c.HashKeys, pointer(withExample(options.Secret, "{env.RATE_LIMIT_SECRET}")), nil),
-		fieldOption("batch", &c.Batch, pointer(withExample(options.SmallInteger, "128")), nil),
-		fieldOption("timeout", &c.Timeout, withExample(options.PositiveDuration, "100ms"), nil),
-		fieldOption("dial_timeout", &c.DialTimeout, withExample(options.PositiveDuration, "1s"), nil),
-		fieldOption("cluster", &c.Cluster, presence, nil),
-		fieldOption("master_name", &c.MasterName, withExample(options.Value, "mymaster"), nil),
-		fieldOption("sentinel_username", &c.SentinelUsername, withExample(options.Value, "caddy"), nil),
-		fieldOption("sentinel_password", &c.SentinelPassword, withExample(options.Secret, "{env.SENTINEL_PASSWORD}"), nil),
-		{"tls", func(d *caddyfile.Dispenser) error {
-			c.TLS = new(RedisTLS)
-			if d.NextArg() {
-				return fmt.Errorf("tls takes no value, not %q: write it alone, write its options in braces, or leave it out", d.Val())
-			}
-			return readOptions(d, "tls", c.TLS.blockOptions(), nil)
-		}},
+		options.Single("username", "caddy", &c.Username, options.Text, nil),
+		options.Single("password", "{env.REDIS_PASSWORD}", &c.Password, options.Text, nil),
+		options.Single("db", "0", &c.DB, options.SmallInteger, nil),
+		options.Single("key_prefix", "caddy_rl", &c.KeyPrefix, options.Text, nil),
+		options.Single("hash_keys", "{env.RATE_LIMIT_SECRET}", &c.HashKeys, options.Pointer(options.Text), checkHashKeys),
+		options.Single("batch", "128", &c.Batch, options.Pointer(options.SmallInteger), func(n *int) error { return options.Within(0, 1000)(*n) }),
+		options.Single("timeout", "100ms", &c.Timeout, options.Duration, options.AtLeast(time.Millisecond)),
+		options.Single("dial_timeout", "1s", &c.DialTimeout, options.Duration, options.AtLeast(time.Millisecond)),
+		options.Flag("cluster", &c.Cluster),
+		options.Single("master_name", "mymaster", &c.MasterName, options.Text, nil),
+		options.Single("sentinel_username", "caddy", &c.SentinelUsername, options.Text, nil),
+		options.Single("sentinel_password", "{env.SENTINEL_PASSWORD}", &c.SentinelPassword, options.Text, nil),
+		options.Made("tls", "", &c.TLS, func(d *caddyfile.Dispenser) (*RedisTLS, error) {
+			t := new(RedisTLS)
+			return t, readBlock(d, "tls", t.blockOptions(), nil)
+		}, nil),
 	}
 }
 
 // blockOptions returns the options of the block tls.
-func (c *RedisTLS) blockOptions() []option {
-	return []option{
-		fieldOption("ca", &c.CA, withExample(options.Value, "/etc/redis/ca.pem"), nil),
-		fieldOption("cert", &c.Cert, withExample(options.Value, "/etc/redis/client.pem"), nil),
-		fieldOption("key", &c.Key, withExample(options.Value, "/etc/redis/client.key"), nil),
-		fieldOption("server_name", &c.ServerName, withExample(options.Value, "redis.internal"), nil),
-		fieldOption("insecure_skip_verify", &c.InsecureSkipVerify, presence, nil),
+func (c *RedisTLS) blockOptions() []options.Option {
+	return []options.Option{
+		options.Single("ca", "/etc/redis/ca.pem", &c.CA, options.Text, nil),
+		options.Single("cert", "/etc/redis/client.pem", &c.Cert, options.Text, nil),
+		options.Single("key", "/etc/redis/client.key", &c.Key, options.Text, nil),
+		options.Single("server_name", "redis.internal", &c.ServerName, options.Text, nil),
+		options.Flag("insecure_skip_verify", &c.InsecureSkipVerify),
 	}
 }
 

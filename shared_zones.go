@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -201,12 +199,9 @@ func (h *Handler) checkSharedZones(names []string) error {
 		case name == "zone" && i == 0 && len(h.Zones) > 1:
 			return fmt.Errorf("rate_limit takes names of shared zones without the word zone: write rate_limit %s, "+
 				"and if the zone is in another rate_limit, move it into the global option rate_limit", strings.Join(h.Zones[1:], " "))
-		case options.IsInteger(name): // as in rate_limit 10 1s
-			return limitBehindDirectiveError(name, h.Zones)
 		default:
 			return unknownZoneError(name, names, "the global option rate_limit has",
-				"declare it in the global options, at the beginning of the Caddyfile, as in\n{\n\t"+
-					strings.ReplaceAll(exampleDirective(name, nil), "\n", "\n\t")+"\n}\nor write it into the block of this rate_limit")
+				"declare it in the global options, at the beginning of the Caddyfile, or write a zone into this rate_limit, as in\n"+exampleDirective)
 		}
 	}
 	return nil
@@ -310,61 +305,11 @@ func checkSharedZoneNames(args []string) error {
 			return fmt.Errorf("rate_limit takes one matcher, which stands before the zones: write for example rate_limit %.100s api", arg)
 		}
 		if checkZoneName(arg) != nil {
-			return limitBehindDirectiveError(arg, args)
+			return fmt.Errorf("rate_limit takes no value %.100q here: write keys and limits in a zone, as in\n%s", keys.Shorten(arg), exampleDirective)
 		}
 	}
-	return options.CheckZoneWords(args)
+	return nil
 }
 
-// limitBehindDirectiveError returns the error for a limit behind rate_limit. arg is the part of it that
-// shows that args are no zones.
-func limitBehindDirectiveError(arg string, args []string) error {
-	return fmt.Errorf("rate_limit takes no value %.100q here: write\n%s", keys.Shorten(arg),
-		exampleDirective("api", args)+"\ninstead, and keep the matcher if there is one")
-}
-
-// addressForm is how RussellLuo's rate_limit names addresses: {remote.ip}, or
-// {remote.ip_prefix.24} for networks.
-var addressForm = regexp.MustCompile(`^\{remote\.(ip|host)(?:_prefix\.([0-9]{1,3}))?\}$`)
-
-// placeholderForm is a placeholder by itself.
-var placeholderForm = regexp.MustCompile(`^\{[^{}\s"]{1,100}\}$`)
-
-// exampleDirective returns a directive to copy, with one zone. It takes the readable parts of a line
-// such as rate_limit {client_ip} 10r/s 10000 503: the key, the limit and the status.
-func exampleDirective(zone string, args []string) string {
-	key, limit, status := "{http.vars.client_ip}", "token_bucket 10 1s", ""
-	for _, arg := range args {
-		if events, window, ok := options.ReadRate(arg); ok {
-			limit = fmt.Sprintf("sliding_window %s %s", events, window) // which counts as the limiter with such lines
-		} else if placeholderForm.MatchString(arg) {
-			key = arg
-		}
-	}
-	if len(args) == 4 && args[3] != "429" && options.IsInteger(args[3]) {
-		status = "\n\t\tstatus " + args[3]
-	}
-	if strings.Contains(zone, " ") {
-		zone = strconv.Quote(zone)
-	}
-	return fmt.Sprintf("rate_limit {\n\tzone %s {\n\t\tkey %s\n\t\t%s%s\n\t}\n}", zone, exampleKey(key), limit, status)
-}
-
-// exampleKey returns the values of key for a placeholder, and the prefixes if it is an address.
-func exampleKey(key string) string {
-	bits := 0
-	if form := addressForm.FindStringSubmatch(key); form != nil {
-		key = map[string]string{"ip": "{client_ip}", "host": "{remote_host}"}[form[1]]
-		bits, _ = strconv.Atoi(form[2]) // 0 if there is no prefix
-	}
-	key = keys.Shorten(key)
-	switch {
-	case key != "{client_ip}" && key != "{remote_host}":
-		return key
-	case bits > 32 && bits <= 128:
-		return fmt.Sprintf("%s\n\t\tipv6_prefix %d", key, bits)
-	case bits > 0 && bits <= 32:
-		return fmt.Sprintf("%s\n\t\tipv4_prefix %d\n\t\tipv6_prefix 64", key, bits)
-	}
-	return key + "\n\t\tipv6_prefix 64"
-}
+// exampleDirective is a directive to copy.
+const exampleDirective = "rate_limit {\n\tzone api {\n\t\tkey {client_ip}\n\t\tipv6_prefix 64\n\t\ttoken_bucket 10 1s\n\t}\n}"

@@ -245,15 +245,12 @@ func (c *Zone) placeholderTexts() []placeholder.Text {
 }
 
 func checkZoneName(name string) error {
-	ok := len(name) >= 1 && len(name) <= 64
+	ok := len(name) >= 1 && len(name) <= 64 && name[0] != '@' && name[0] != '*'
 	for _, c := range []byte(name) {
 		ok = ok && c >= ' ' && c <= '~' && !strings.ContainsRune(`{}"\/`, rune(c))
 	}
 	if !ok {
-		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ /`, name)
-	}
-	if name[0] == '@' || name[0] == '*' {
-		return fmt.Errorf("%q is not a valid zone name, because matchers begin with %c: write another name, such as api", name, name[0])
+		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ / and not beginning with @ or *`, name)
 	}
 	for word, placeholder := range reservedZoneNames {
 		if name == word || strings.HasPrefix(name, word+".") {
@@ -275,20 +272,6 @@ var reservedZoneNames = map[string]string{
 func checkMode(mode string) error {
 	_, err := algorithms.ParseMode(mode)
 	return err
-}
-
-func checkPrefix(option string, bits, maxBits int) error {
-	if bits < 0 || bits > maxBits {
-		return fmt.Errorf("%s must be from 1 to %d, not %d, or 0 for none", option, maxBits, bits)
-	}
-	return nil
-}
-
-func checkStatus(status int) error {
-	if status < 400 || status > 599 {
-		return fmt.Errorf("status must be from 400 to 599, not %d: write for example 429, the default", status)
-	}
-	return nil
 }
 
 // allLimits returns the zone's limits. The limit of max_events and window is the first.

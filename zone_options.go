@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,25 +37,13 @@ type MaxBody struct {
 }
 
 const (
-	defaultMaxBody   = 64 << 10
-	largestMaxBody   = 10 << 20
-	leastBodyTimeout = time.Millisecond
+	defaultMaxBody = 64 << 10
+	largestMaxBody = 10 << 20
 )
 
 func checkMaxBody(m *MaxBody) error {
 	if m.Bytes < 0 || m.Bytes > largestMaxBody {
-		return maxBodyRangeError(m.Bytes)
-	}
-	return nil
-}
-
-func maxBodyRangeError(n any) error {
-	return fmt.Errorf("max_body must be from 1 byte to 10MiB (%d), not %v: write for example max_body 64KiB", largestMaxBody, n)
-}
-
-func checkBodyTimeout(d caddy.Duration) error {
-	if timeout := time.Duration(d); timeout < leastBodyTimeout {
-		return fmt.Errorf("body_timeout must be at least %v, not %v: write for example 5s", leastBodyTimeout, timeout)
+		return options.Must("must be from 1 byte to 10MiB (%d), not %d", largestMaxBody, m.Bytes)
 	}
 	return nil
 }
@@ -63,15 +52,11 @@ func checkBodyTimeout(d caddy.Duration) error {
 func unmarshalMaxBody(d *caddyfile.Dispenser) (*MaxBody, error) {
 	args := d.RemainingArgs()
 	if len(args) == 0 || len(args) > 2 || len(args) == 2 && args[1] != "pass" {
-		return nil, fmt.Errorf("max_body takes a number of bytes and optionally pass, not %q: write for example max_body 64KiB pass",
-			strings.Join(args, " "))
+		return nil, options.Must("takes a number of bytes and optionally pass, not %q", strings.Join(args, " "))
 	}
 	n, err := humanize.ParseBytes(args[0])
-	if err != nil {
-		return nil, fmt.Errorf("max_body must be a number of bytes, not %q: write for example 64KiB or 1MB", args[0])
-	}
-	if n == 0 || n > largestMaxBody {
-		return nil, maxBodyRangeError(args[0])
+	if err != nil || n == 0 || n > largestMaxBody {
+		return nil, options.Must("must be from 1 byte to 10MiB (%d), not %q", largestMaxBody, args[0])
 	}
 	return &MaxBody{Bytes: int64(n), Pass: len(args) == 2}, nil
 }
@@ -132,16 +117,10 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
 		return nil, errors.New("ban has no duration: write how long it lasts, such as 1h")
 	}
-	if err := checkBanScope(b.Scope); err != nil {
-		return nil, fmt.Errorf("ban: %w", err)
+	if err := checkSet(b.options()); err != nil {
+		return nil, err
 	}
 	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Max: time.Duration(b.Max).Microseconds()}
-	for _, span := range []caddy.Duration{b.Duration, b.Max} {
-		if span := time.Duration(span); span%time.Microsecond != 0 {
-			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v",
-				span, options.MicrosExample(span))
-		}
-	}
 	if b.After == 0 {
 		ban.After = 1
 	}
@@ -180,53 +159,45 @@ const (
 )
 
 func checkBanScope(scope string) error {
-	switch scope {
-	case "", banScopeZone, banScopeHandler:
-		return nil
+	if scope != banScopeZone && scope != banScopeHandler {
+		return options.Must("must be zone for the requests of the zone, or handler for all requests of the handler, not %q", scope)
 	}
-	return fmt.Errorf("scope must be zone or handler, not %q: write zone for the requests of the zone, "+
-		"or handler for all requests of the handler", scope)
+	return nil
 }
 
 // isForHandler reports whether a ban denies all requests of the handler.
 func (b *Ban) isForHandler() bool { return b != nil && b.Scope == banScopeHandler }
 
+// options returns the values of the option ban, of which a Caddyfile writes the first without its name.
+func (b *Ban) options() []options.Option {
+	return []options.Option{
+		options.Single("ban", "1h after 5", &b.Duration, options.Duration, options.WholeMicros),
+		options.Single("after", "5", &b.After, options.Integer, options.Above0),
+		options.Single("max", "24h", &b.Max, options.Duration, options.WholeMicros),
+		options.Single("scope", "handler", &b.Scope, options.Text, checkBanScope),
+	}
+}
+
 // unmarshalBan reads ban <duration> [after <n>] [max <duration>] [scope zone|handler].
 func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
-	const example = "write for example ban 1h after 5 max 24h"
-	args := d.RemainingArgs()
-	if len(args) == 0 || len(args)%2 == 0 {
-		return nil, fmt.Errorf("ban takes a duration, and optionally after, max and scope with a value each, but has %d values: %s",
-			len(args), example)
-	}
-	b := new(Ban)
-	var err error
-	b.Duration, err = options.ParseDuration("duration", args[0], "1h")
-	if err == nil && b.Duration <= 0 {
-		err = fmt.Errorf("the duration must be above 0, not %v: %s", time.Duration(b.Duration), example)
-	}
-	for i := 1; i < len(args) && err == nil; i += 2 {
-		switch word, value := args[i], args[i+1]; {
-		case word == "after" && b.After == 0:
-			if b.After, err = options.ParseInteger("after", value, "5"); err == nil && b.After <= 0 {
-				err = fmt.Errorf("after must be above 0, not %d: write the number of denials before a ban, or leave it out for 1", b.After)
-			}
-		case word == "max" && b.Max == 0:
-			if b.Max, err = options.ParseDuration("max", value, "24h"); err == nil && b.Max < b.Duration {
-				err = fmt.Errorf("max must be at least %v, the duration, not %v: write the longest ban, or leave it out",
-					time.Duration(b.Duration), time.Duration(b.Max))
-			}
-		case word == "scope" && b.Scope == "":
-			b.Scope = value
-			err = checkBanScope(value)
-		default:
-			err = fmt.Errorf("after the duration, ban takes only after, max and scope, each once and with a value, not %q: %s", word, example)
+	values := d.RemainingArgs()
+	args, b := append([]string{"ban"}, values...), new(Ban)
+	all := b.options()
+	for len(args) > 1 {
+		i := slices.IndexFunc(all, func(o options.Option) bool { return o.Name == args[0] })
+		if i < 0 {
+			break
 		}
+		if err := all[i].ReadText(args[1]); err != nil {
+			return nil, err
+		}
+		all, args = slices.Delete(all, i, i+1), args[2:]
 	}
-	if err != nil {
-		return nil, fmt.Errorf("ban: %w", err)
+	if len(args) > 0 {
+		return nil, options.Must("takes a duration, and after, max and scope at most once and with a value each, not %q", strings.Join(values, " "))
 	}
-	return b, nil
+	_, err := b.compile(anyLimits)
+	return b, err
 }
 
 // Delay delays requests until there is room for them, instead of denying them. Requests that a limit
@@ -257,7 +228,7 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	case maxWait <= 0:
 		return fmt.Errorf("delay must be above 0, not %v: write the longest delay of a request, such as delay 2s", maxWait)
 	case maxWait%time.Microsecond != 0:
-		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", maxWait, options.MicrosExample(maxWait))
+		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example delay 2s", maxWait)
 	case d.Held < 0:
 		return fmt.Errorf("delay must have places for at least 1 request, not %d: write for example delay 2s 100", d.Held)
 	case mode != algorithms.Binary:
@@ -280,28 +251,18 @@ func (d *Delay) policy(zone string, singleKey bool) *lines.Policy {
 
 // unmarshalDelay reads delay <max> [<requests>].
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
-	args := d.RemainingArgs()
-	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes a duration and optionally a number of requests, but has %d values: write for example delay 2s 100",
-			len(args))
+	args := append(d.RemainingArgs(), strconv.Itoa(defaultHeld))
+	wrong := options.Must("takes a duration and optionally a number of requests, not %q", strings.Join(args[:len(args)-1], " "))
+	if len(args) < 2 || len(args) > 3 {
+		return nil, wrong
 	}
-	if len(args) == 2 && options.IsInteger(args[0]) && !options.IsInteger(args[1]) {
-		return nil, fmt.Errorf("delay takes the duration first, not %q: write delay %s %s", strings.Join(args, " "), args[1], args[0])
+	maxWait, err := options.Duration(args[0])
+	held, err2 := options.Integer(args[1])
+	if err != nil || err2 != nil || held < 1 {
+		return nil, wrong
 	}
-	if len(args) == 1 && options.IsInteger(args[0]) {
-		return nil, fmt.Errorf("delay is the longest wait, and not a number of requests such as %s: write for example delay 2s", args[0])
-	}
-	maxWait, err := options.ParseDuration("delay", args[0], "2s")
-	if err != nil || len(args) == 1 {
-		return &Delay{Max: maxWait}, err
-	}
-	held, err := options.ParseInteger("requests", args[1], "100")
-	if err == nil && held <= 0 {
-		err = fmt.Errorf("requests must be above 0, not %d: write how many can be delayed at the same time, or leave it out for %d",
-			held, defaultHeld)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("delay: %w", err)
+	if len(args) == 2 {
+		held = 0 // the default
 	}
 	return &Delay{Max: maxWait, Held: held}, nil
 }
@@ -359,41 +320,31 @@ func (s *Settle) checkStatus() error {
 
 // unmarshalSettle reads settle { match status 401 403  cost <number or placeholder> }.
 func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
-	s, line := new(Settle), *d
-	if words := line.RemainingArgs(); len(words) > 0 && options.IsInteger(words[0]) {
-		return nil, fmt.Errorf("settle has its options in braces: write\nsettle {\n\tmatch status %s\n}", strings.Join(words, " "))
-	}
-	err := optionTable.ReadBlock(d, "settle", settleOptions, func(option string) (err error) {
-		if option == "cost" {
-			s.Cost, err = readCost(d, settleCostSum)
-			return err
-		}
-		if s.Match != nil {
-			return errors.New("match of settle is given twice: write status and header in one block, match { ... }")
-		}
-		matchers := make(map[string]caddyhttp.ResponseMatcher)
-		if err := caddyhttp.ParseNamedResponseMatcher(d.NewFromNextSegment(), matchers); err != nil {
-			reason, _, _ := strings.Cut(err.Error(), ", at ") // readBlock adds file and line
-			reason, _, _ = strings.Cut(reason, ": strconv.")
-			return fmt.Errorf("match of settle takes status or header: write for example "+
-				"match status 401 4xx or match header X-Failed true (%s)", reason)
-		}
-		matcher := matchers["match"]
-		if matcher.StatusCode == nil && matcher.Headers == nil {
-			return errors.New("match of settle takes status or header: write for example match status 401 403 or match header X-Failed true")
-		}
-		s.Match = &matcher
-		return nil
+	s := new(Settle)
+	err := readBlock(d, "settle", []options.Option{
+		options.Made("match", "status 401 403", &s.Match, readResponseMatcher, nil),
+		options.Made("cost", "{http.response.header.X-Tokens}", &s.Cost, readSum, func(n Number) error { _, err := settleCostSum(n); return err }),
 	}, func() error { return s.check(algorithms.Binary, nil) })
 	return s, err
+}
+
+// readResponseMatcher reads match status <code>..., match header <field> <value>, or a block with both.
+func readResponseMatcher(d *caddyfile.Dispenser) (*caddyhttp.ResponseMatcher, error) {
+	matchers := make(map[string]caddyhttp.ResponseMatcher)
+	err := caddyhttp.ParseNamedResponseMatcher(d.NewFromNextSegment(), matchers)
+	matcher := matchers["match"]
+	if err != nil || matcher.StatusCode == nil && matcher.Headers == nil {
+		return nil, options.Must("takes status or header, with values")
+	}
+	return &matcher, nil
 }
 
 // The option exempt names requests of the zone that pass unlimited. It comes before everything else
 // that the zone does with a request: the zone doesn't even make the key.
 
 // checkExempt returns an error for a matcher set that exempts all requests.
-func (c *Zone) checkExempt() error {
-	for _, set := range c.ExemptRaw {
+func checkExempt(sets caddyhttp.RawMatcherSets) error {
+	for _, set := range sets {
 		if len(set) == 0 {
 			return errors.New(`exempt has a matcher set without matchers, which would exempt all requests: ` +
 				`write for example {"client_ip": {"ranges": ["203.0.113.0/24"]}}, or leave it out`)
@@ -402,53 +353,24 @@ func (c *Zone) checkExempt() error {
 	return nil
 }
 
-// unmarshalExempt reads exempt <matcher>, or exempt { <matchers> }.
-func (c *Zone) unmarshalExempt(d *caddyfile.Dispenser) error {
-	set, err := options.MatcherSet(d, "client_ip 203.0.113.0/24", zoneOptions())
-	c.ExemptRaw = append(c.ExemptRaw, set)
-	return err
-}
-
 // A zone with the option shadow decides, charges, counts and logs requests, but it never denies
 // or delays one, and sends no header fields. With the option enforce this applies to a part of
 // the keys.
 
-// checkEnforce checks the option enforce: the share of keys that are not in shadow mode, in
-// percent.
-func checkEnforce(percent *float64) error {
-	if !(*percent >= 0 && *percent <= 100) {
-		return fmt.Errorf("enforce must be from 0 to 100, not %v: write the percentage of keys whose requests can be denied, such as enforce 25",
-			*percent)
-	}
-	return nil
-}
+// checkEnforce checks the share of keys that are not in shadow mode, in percent.
+func checkEnforce(percent *float64) error { return options.Within(0., 100)(*percent) }
 
-// readNotify reads notify <percent>...
-func readNotify(d *caddyfile.Dispenser) (shares []int64, err error) {
-	for _, arg := range d.RemainingArgs() {
-		if arg == "%" {
-			return nil, errors.New("notify has a space before %: write for example notify 80% 100%")
-		}
-		percent, err := options.ParseInteger("notify", strings.TrimSuffix(arg, "%"), "80% 100%")
-		if err != nil {
-			return nil, err
-		}
-		shares = append(shares, percent)
-	}
-	if len(shares) == 0 {
-		return nil, errors.New("notify takes at least one share: write for example notify 80% 100%")
-	}
-	return shares, nil
-}
+// parsePercent parses a share of the option notify.
+func parsePercent(text string) (int64, error) { return options.Integer(strings.TrimSuffix(text, "%")) }
 
 // checkNotify checks the shares of notify.
 func checkNotify(shares []int64) error {
 	for i, percent := range shares {
 		if percent < 1 || percent > 100 {
-			return fmt.Errorf("notify must be from 1%% to 100%%, not %d: write for example notify 80%% 100%%", percent)
+			return options.Must("must be from 1%% to 100%%, not %d", percent)
 		}
 		if i > 0 && percent <= shares[i-1] {
-			return fmt.Errorf("the shares of notify must grow: %d%% follows %d%%", percent, shares[i-1])
+			return options.Must("has shares that do not grow: %d%% follows %d%%", percent, shares[i-1])
 		}
 	}
 	return nil
@@ -461,15 +383,6 @@ func checkNotify(shares []int64) error {
 // maxConcurrency is the largest value of the option concurrency.
 const maxConcurrency = 10_000_000
 
-// checkConcurrency checks the option concurrency.
-func checkConcurrency(n int64) error {
-	if n < 1 || n > maxConcurrency {
-		return fmt.Errorf("concurrency must be from 1 to %d, not %d: write how many requests of a key may be in flight at the same time",
-			maxConcurrency, n)
-	}
-	return nil
-}
-
 // checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that
 // need a limit, and overrides that lift the limits, unless an override may have a limit.
 func (c *Zone) checkConcurrencyOnly() error {
@@ -479,9 +392,9 @@ func (c *Zone) checkConcurrencyOnly() error {
 		}
 	}
 	for _, s := range c.settings() {
-		if s.needsLimits && s.value != nil && !c.RuntimeOverrides {
+		if s.needsLimits && s.Value != nil && !c.RuntimeOverrides {
 			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
-				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
+				"leave it out, or write a limit, such as token_bucket 10 1s", s.Name)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {

@@ -1,12 +1,9 @@
 package ratelimit
 
 import (
-	"errors"
 	"fmt"
-	"reflect"
 	"strings"
-
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
@@ -18,15 +15,13 @@ import (
 // that describes a setting. It says how a Caddyfile is read, and how the value is checked. It
 // also says how zones of one name are compared, and what the admin API shows.
 type zoneSetting struct {
-	name  string // of the option in a Caddyfile, and of the field in JSON
+	options.Option
 	field string // of the field in JSON, if it has another name
-	zoneValue
 
 	identifies  bool // zones of one name must have the same value
 	shown       bool // the admin API shows the value
 	inMholt     bool // mholt's limiter has the setting, too
 	needsLimits bool // the setting means nothing in a zone without limits
-	repeatable  bool // the option may stand more than once
 
 	// text returns the value for the comparison; nil stands for the configured value.
 	text func(*liveZone) string
@@ -35,117 +30,86 @@ type zoneSetting struct {
 	view func(*liveZone) any
 }
 
-// zoneValue is the value of a setting of one zone.
-type zoneValue struct {
-	value any                              // as configured; nil if the setting isn't set
-	read  func(*caddyfile.Dispenser) error // the option; nil if there is none
-	check func() error                     // of the value by itself; nil accepts every value
-}
-
-// fieldValue returns the value of a setting that is one field of a [Zone]. The setting isn't set if
-// the field is zero, or an empty list.
-func fieldValue[T any](field *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
-	v := zoneValue{value: unlessZero(*field), read: fieldOption("", field, read, check).read}
-	if check != nil {
-		v.check = func() error { return check(*field) }
-	}
-	return v
-}
-
-// unlessZero returns nil for a value that is zero, or an empty list or map.
-func unlessZero(v any) any {
-	switch r := reflect.ValueOf(v); r.Kind() {
-	case reflect.Slice, reflect.Map:
-		if r.Len() == 0 {
-			return nil
-		}
-	default:
-		if r.IsZero() {
-			return nil
-		}
-	}
-	return v
-}
-
 // zoneSettings returns all settings of a zone, in the order in which errors list the options.
 func zoneSettings() []zoneSetting { return new(Zone).settings() }
 
 // settings returns the settings of the zone, with their present values.
 func (c *Zone) settings() []zoneSetting {
 	return []zoneSetting{
-		{name: "match", inMholt: true, repeatable: true, zoneValue: zoneValue{unlessZero(c.MatcherSetsRaw), c.unmarshalMatch, nil}},
-		{name: "exempt", repeatable: true, zoneValue: zoneValue{unlessZero(c.ExemptRaw), c.unmarshalExempt, c.checkExempt}},
+		{inMholt: true, Option: options.Matchers("match", "path /api/*", &c.MatcherSetsRaw, nil)},
+		{Option: options.Matchers("exempt", "client_ip 203.0.113.0/24", &c.ExemptRaw, checkExempt)},
 		{
-			name: "key", inMholt: true, identifies: true, shown: true,
-			zoneValue: fieldValue(&c.Key, readKey, func(k Key) error { return k.check(true) }),
-			text:      func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
-			view:      func(z *liveZone) any { return z.config.keys() },
-		},
-		{name: "ipv4_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
-			&c.IPv4Prefix, withExample(options.SmallInteger, "24"),
-			func(bits int) error { return checkPrefix("ipv4_prefix", bits, 32) },
-		)},
-		{name: "ipv6_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
-			&c.IPv6Prefix, withExample(options.SmallInteger, "64"),
-			func(bits int) error { return checkPrefix("ipv6_prefix", bits, 128) },
-		)},
-		{name: "key_case", identifies: true, shown: true, zoneValue: fieldValue(&c.KeyCase, withExample(options.Value, "lower"), checkKeyCase)},
-		{
-			name: "limits", identifies: true, shown: true, // a Caddyfile has options for each algorithm
-			zoneValue: zoneValue{value: unlessZero(c.Limits)},
-			text:      func(z *liveZone) string { return z.DefaultSet.Describe() },
-			view:      func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
-		},
-		{name: "cost", needsLimits: true, zoneValue: fieldValue(
-			&c.Cost,
-			func(d *caddyfile.Dispenser) (Number, error) { return readCost(d, costSum) }, nil, // compile checks it
-		)},
-		{
-			name: "mode", identifies: true, shown: true, needsLimits: true,
-			zoneValue: fieldValue(&c.Mode, withExample(options.Value, "nary"), checkMode),
-			text:      func(z *liveZone) string { return z.Mode.String() },
-			view:      func(z *liveZone) any { return z.Mode.String() },
+			inMholt: true, identifies: true, shown: true,
+			Option: c.keyOption(),
+			text:   func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
+			view:   func(z *liveZone) any { return z.config.keys() },
 		},
 		{
-			name: "factor", identifies: true, shown: true, needsLimits: true,
-			zoneValue: fieldValue(&c.Factor, readFactor, checkFactor),
+			inMholt: true, identifies: true, shown: true,
+			Option: options.Single("ipv4_prefix", "24", &c.IPv4Prefix, options.SmallInteger, options.Within(0, 32)),
+		},
+		{
+			inMholt: true, identifies: true, shown: true,
+			Option: options.Single("ipv6_prefix", "64", &c.IPv6Prefix, options.SmallInteger, options.Within(0, 128)),
+		},
+		{identifies: true, shown: true, Option: options.Single("key_case", "lower", &c.KeyCase, options.Text, checkKeyCase)},
+		{
+			identifies: true, shown: true, // a Caddyfile has options for each algorithm
+			Option: options.Option{Name: "limits", Value: options.UnlessZero(c.Limits)},
+			text:   func(z *liveZone) string { return z.DefaultSet.Describe() },
+			view:   func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
+		},
+		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, func(n Number) error { _, err := costSum(n); return err })},
+		{
+			identifies: true, shown: true, needsLimits: true,
+			Option: options.Single("mode", "nary", &c.Mode, options.Text, checkMode),
+			text:   func(z *liveZone) string { return z.Mode.String() },
+			view:   func(z *liveZone) any { return z.Mode.String() },
+		},
+		{
+			identifies: true, shown: true, needsLimits: true,
+			Option: options.Single("factor", "2", &c.Factor, parseNumber, checkFactor),
 			text: func(z *liveZone) string {
 				if z.Factor != "" {
 					return z.Factor
 				}
 				return fmt.Sprint(float64(z.config.fixedFactor()) / limiter.UnitFactor)
 			},
-			view: func(z *liveZone) any { return unlessZero(string(z.config.Factor)) },
+			view: func(z *liveZone) any { return options.UnlessZero(string(z.config.Factor)) },
 		},
-		{name: "concurrency", identifies: true, shown: true, zoneValue: fieldValue(
-			&c.Concurrency, withExample(options.Integer, "10"), checkConcurrency,
-		)},
-		{name: "delay", zoneValue: fieldValue(&c.Delay, unmarshalDelay, nil)},
 		{
-			name: "override", identifies: true, shown: true, repeatable: true,
-			zoneValue: zoneValue{unlessZero(c.Override), c.unmarshalOverride, nil},
-			text:      func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
-			view:      (*liveZone).overridesView,
+			identifies: true, shown: true,
+			Option: options.Single("concurrency", "10", &c.Concurrency, options.Integer, options.Within[int64](1, maxConcurrency)),
 		},
-		{name: "runtime_overrides", identifies: true, shown: true, zoneValue: fieldValue(&c.RuntimeOverrides, presence, nil)},
+		{Option: options.Made("delay", "2s 100", &c.Delay, unmarshalDelay, nil)},
 		{
-			name: "plan", identifies: true, shown: true,
-			zoneValue: fieldValue(&c.Plan, unmarshalPlan, nil),
-			text:      (*liveZone).planText,
-			view:      (*liveZone).planView,
+			identifies: true, shown: true,
+			Option: options.Option{
+				Name: "override", Example: "203.0.113.7 unlimited", Repeatable: true,
+				Value: options.UnlessZero(c.Override), Read: c.unmarshalOverride,
+			},
+			text: func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
+			view: (*liveZone).overridesView,
 		},
-		{name: "settle", needsLimits: true, zoneValue: fieldValue(&c.Settle, unmarshalSettle, nil)},
-		{name: "shadow", shown: true, zoneValue: fieldValue(&c.Shadow, presence, nil)},
+		{identifies: true, shown: true, Option: options.Flag("runtime_overrides", &c.RuntimeOverrides)},
 		{
-			name: "notify", identifies: true, shown: true, needsLimits: true,
-			zoneValue: fieldValue(&c.Notify, readNotify, checkNotify),
-			text:      func(z *liveZone) string { return fmt.Sprint(z.Notify) },
+			identifies: true, shown: true,
+			Option: options.Made("plan", "{http.auth.user.plan}", &c.Plan, unmarshalPlan, nil),
+			text:   (*liveZone).planText,
+			view:   (*liveZone).planView,
 		},
-		{name: "enforce", shown: true, zoneValue: fieldValue(&c.Enforce, pointer(withExample(options.Fraction, "25")), checkEnforce)},
+		{needsLimits: true, Option: options.Made("settle", "{ match status 401 403 }", &c.Settle, unmarshalSettle, nil)},
+		{shown: true, Option: options.Flag("shadow", &c.Shadow)},
 		{
-			name: "ban", identifies: true, shown: true,
-			zoneValue: fieldValue(&c.Ban, unmarshalBan, nil),
-			text:      func(z *liveZone) string { return z.config.Ban.describe() },
+			identifies: true, shown: true, needsLimits: true,
+			Option: options.List("notify", "80% 100%", &c.Notify, parsePercent, checkNotify),
+			text:   func(z *liveZone) string { return fmt.Sprint(z.Notify) },
+		},
+		{shown: true, Option: options.Single("enforce", "25", &c.Enforce, options.Pointer(options.Number), checkEnforce)},
+		{
+			identifies: true, shown: true,
+			Option: options.Made("ban", "1h after 5 max 24h", &c.Ban, unmarshalBan, nil),
+			text:   func(z *liveZone) string { return z.config.Ban.describe() },
 			view: func(z *liveZone) any {
 				if z.config.Ban == nil {
 					return nil
@@ -153,53 +117,32 @@ func (c *Zone) settings() []zoneSetting {
 				return z.config.Ban.describe()
 			},
 		},
-		{name: "max_body", zoneValue: fieldValue(&c.MaxBody, unmarshalMaxBody, checkMaxBody)},
-		{name: "body_timeout", zoneValue: fieldValue(&c.BodyTimeout, withExample(options.Duration, "5s"), checkBodyTimeout)},
-		{name: "status", zoneValue: fieldValue(&c.Status, withExample(options.SmallInteger, "429"), checkStatus)},
-		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
-			&c.MaxEvents, withExample(options.Integer, "10"), checkEvents,
-		)},
-		{name: "window", inMholt: true, zoneValue: fieldValue(&c.Window, withExample(options.Duration, "1m"), checkWindow)},
+		{Option: options.Made("max_body", "64KiB", &c.MaxBody, unmarshalMaxBody, checkMaxBody)},
+		{Option: options.Single("body_timeout", "5s", &c.BodyTimeout, options.Duration, options.AtLeast(time.Millisecond))},
+		{Option: options.Single("status", "429", &c.Status, options.SmallInteger, options.Within(400, 599))},
+		{field: "max_events", inMholt: true, Option: options.Single("events", "10", &c.MaxEvents, options.Integer, checkEvents)},
+		{inMholt: true, Option: options.Single("window", "1m", &c.Window, options.Duration, checkWindow)},
 	}
+}
+
+// options returns the options of the zone, and its limits.
+func (c *Zone) options() (all []options.Option) {
+	for _, s := range c.settings() {
+		all = append(all, s.Option)
+	}
+	return append(all, readLimits(&c.Limits)...)
 }
 
 // zoneOptions returns the names of the options of a zone, in the order in which errors list them.
-func zoneOptions() (names []string) {
-	for _, s := range zoneSettings() {
-		if s.read != nil {
-			names = append(names, s.name)
-		}
-	}
-	return append(names, limitOptions...)
-}
-
-// unmarshalOption reads an option of the zone, or a limit.
-func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) error {
-	for _, s := range c.settings() {
-		if s.name == option && s.read != nil {
-			return s.read(d)
-		}
-	}
-	l, err := unmarshalLimit(d, option)
-	c.Limits = append(c.Limits, l)
-	return err
-}
+func zoneOptions() []string { return options.Names(new(Zone).options()) }
 
 // checkValues checks each setting by itself.
-func (c *Zone) checkValues() error {
-	var errs []error
-	for _, s := range c.settings() {
-		if s.check != nil && s.value != nil {
-			errs = append(errs, s.check())
-		}
-	}
-	return errors.Join(errs...)
-}
+func (c *Zone) checkValues() error { return checkSet(c.options()) }
 
 // mholtCompatible reports whether the zone has only settings that mholt's limiter has, too.
 func (c *Zone) mholtCompatible() bool {
 	for _, s := range c.settings() {
-		if !s.inMholt && s.value != nil {
+		if !s.inMholt && s.Value != nil {
 			return false
 		}
 	}
@@ -233,7 +176,7 @@ func (z *liveZone) disagreementWith(other *liveZone) disagreement {
 			continue
 		}
 		if one, two := s.describe(z), others[i].describe(other); one != two {
-			return disagreement{s.name, one, two}
+			return disagreement{s.Name, one, two}
 		}
 	}
 	return disagreement{"store", z.Identity.Store, other.Identity.Store}
@@ -244,8 +187,8 @@ func (s *zoneSetting) describe(z *liveZone) string {
 	if s.text != nil {
 		return s.text(z)
 	}
-	if s.value != nil {
-		return fmt.Sprint(s.value)
+	if s.Value != nil {
+		return fmt.Sprint(s.Value)
 	}
 	return "not set"
 }
@@ -253,12 +196,12 @@ func (s *zoneSetting) describe(z *liveZone) string {
 // shownSettings returns the settings that operators see.
 func (z *liveZone) shownSettings() (shown options.Object) {
 	for _, s := range z.config.settings() {
-		value := s.value
+		value := s.Value
 		if s.view != nil {
 			value = s.view(z)
 		}
 		if s.shown && value != nil {
-			shown = append(shown, options.Field{Name: s.name, Value: value})
+			shown = append(shown, options.Field{Name: s.Name, Value: value})
 		}
 	}
 	return shown
@@ -282,5 +225,5 @@ func (z *liveZone) overridesView() any {
 	for key, set := range z.Overrides.All {
 		v[keys.Encoded(z.HashSecret, key)] = set.LimitTexts()
 	}
-	return unlessZero(v)
+	return options.UnlessZero(v)
 }

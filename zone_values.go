@@ -40,7 +40,12 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return options.ReadableJSON([]string(k))
 }
 
-func (k Key) check(inJSON bool) error { return keys.CheckKey(k, inJSON) }
+// keyOption returns the option key. In JSON its check also rejects the short placeholders of a Caddyfile.
+func (c *Zone) keyOption() options.Option {
+	o := options.List("key", "{client_ip}", &c.Key, options.Text, func(k Key) error { return keys.CheckKey(k, false) })
+	o.Check = func() error { return keys.CheckKey(c.Key, true) }
+	return o
+}
 
 // keys returns the alternatives of the zone's key. Without the option key, there is one: the empty
 // text.
@@ -62,7 +67,7 @@ func (c *Zone) keyTemplates() (templates []keys.Template) {
 // checkKeyCase checks the value of the option key_case.
 func checkKeyCase(keyCase string) error {
 	if keyCase != "lower" {
-		return fmt.Errorf("key_case takes lower, not %.100q: write key_case lower, or leave it out if the case of keys counts", keyCase)
+		return options.Must("takes lower, not %.100q", keyCase)
 	}
 	return nil
 }
@@ -129,11 +134,8 @@ func checkFactor(n Number) error {
 	return nil
 }
 
-// readFactor reads the value of the option factor.
-func readFactor(d *caddyfile.Dispenser) (Number, error) {
-	text, err := options.Value(d, "2")
-	return Number(text), err
-}
+// parseNumber parses the value of the option factor, which [checkFactor] checks.
+func parseNumber(text string) (Number, error) { return Number(text), nil }
 
 // costSum returns the sum of the option cost, or nil if there is none.
 func costSum(n Number) (*cost.Sum, error) { return n.sum("cost") }
@@ -159,13 +161,11 @@ func (n Number) sum(option string) (*cost.Sum, error) {
 	return sum, nil
 }
 
-// readCost reads a cost, and checks it with one of the functions above.
-func readCost(d *caddyfile.Dispenser, sum func(Number) (*cost.Sum, error)) (Number, error) {
-	option, words := d.Val(), d.RemainingArgs()
-	n := Number(strings.Join(words, " "))
+// readSum reads a cost, which [costSum] or [settleCostSum] checks.
+func readSum(d *caddyfile.Dispenser) (Number, error) {
+	n := Number(strings.Join(d.RemainingArgs(), " "))
 	if strings.TrimSpace(string(n)) == "" {
-		return "", fmt.Errorf("%s has no value: write for example %s", option, cost.Form)
+		return "", options.Must("has no value")
 	}
-	_, err := sum(n)
-	return n, err
+	return n, nil
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"net/url"
 	"strings"
 	"testing"

@@ -1,61 +1,46 @@
 package options
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// Table describes the options of all blocks. Errors name the block that an option belongs in, and the
-// option that was probably meant.
-type Table struct {
-	Blocks     []Block           // the first one that has an option is the one that errors name
-	Repeatable []string          // options that may stand more than once in a block
-	Examples   map[string]string // by option, such as "for example key {client_ip}"
-	// Correct returns the correction for an option that a block doesn't have, or "" if Blocks says enough.
-	Correct func(option, block string) string
-}
-
-// Block is a block of a Caddyfile and the names of its options.
+// Block is a block of a Caddyfile, as errors name it, and its options.
 type Block struct {
 	Name    string
-	Within  string // the block around it, whose errors name this block first; can be empty
 	Options []string
 }
 
+// Names returns the names of options.
+func Names(all []Option) (names []string) {
+	for _, o := range all {
+		if o.Read != nil {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
 // ReadBlock reads the block that begins on this line, if there is one. name is the name of the block
-// for errors. Options that are not in options are errors, and so are options that stand twice
-// although they are not repeatable. read reads the rest of the option's line, and the option's
-// block. Every error gets the file and line of its option. In the end check, if not nil, checks the options together. Its
-// error gets the position of the first option that its text names, unless the block has several of this name.
-func (t *Table) ReadBlock(d *caddyfile.Dispenser, name string, options []string, read func(option string) error, check func() error) error {
+// for errors, which also name the block in blocks that an option belongs in. Unknown options are errors, and so are options
+// that stand twice although they are not repeatable. Every error gets the file and line of its option. In the end check,
+// if not nil, checks the options together. Its error gets the position of the first option that its text names, unless
+// the block has several of this name.
+func ReadBlock(d *caddyfile.Dispenser, name string, all []Option, blocks []Block, check func() error) error {
 	if d.NextArg() {
 		return WithPosition(d, fmt.Errorf("%s takes no value %q here: write its options in braces", name, d.Val()))
 	}
 	seen := make(map[string][]caddyfile.Dispenser)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option, at := d.Val(), *d
-		var err error
-		switch {
-		case !slices.Contains(options, option):
-			err = t.unknownOptionError(option, name, options)
-		case seen[option] != nil && !slices.Contains(t.Repeatable, option):
-			err = fmt.Errorf("%s is given twice: write it once", option)
-		default:
-			err = read(option)
-		}
-		if err == nil && d.NextBlock(d.Nesting()) {
-			err = fmt.Errorf("%s takes no block", option)
-		}
-		if err != nil {
+		at := *d
+		if err := readOption(d, name, all, blocks, len(seen[d.Val()]) > 0); err != nil {
 			return WithPosition(&at, err)
 		}
-		seen[option] = append(seen[option], at)
+		seen[at.Val()] = append(seen[at.Val()], at)
 	}
 	if check == nil {
 		return nil
@@ -71,59 +56,50 @@ func (t *Table) ReadBlock(d *caddyfile.Dispenser, name string, options []string,
 	return err
 }
 
-// unknownOptionError returns the error for an option that a block doesn't have.
-func (t *Table) unknownOptionError(option, block string, options []string) error {
-	unknown := fmt.Sprintf("unknown option %.100q of %s", option, block)
-	if correction := cmp.Or(t.Correct(option, block), corrections[option]); correction != "" {
-		return fmt.Errorf("%s: %s", unknown, correction)
+// readOption reads one option of a block. again reports whether the option stood there before.
+func readOption(d *caddyfile.Dispenser, block string, all []Option, blocks []Block, again bool) error {
+	i := slices.IndexFunc(all, func(o Option) bool { return o.Name == d.Val() && o.Read != nil })
+	if i < 0 {
+		return unknownOptionError(d.Val(), block, all, blocks)
 	}
-	if home := t.home(option, block); home != "" {
-		return fmt.Errorf("%s: it belongs in %s", unknown, home)
+	o := &all[i]
+	if again && !o.Repeatable {
+		return fmt.Errorf("%s is given twice: write it once", o.Name)
 	}
-	if slices.Contains(directives, option) {
-		return fmt.Errorf("%s: it is a directive: write } above it, to close %s", unknown, block)
+	if err := o.Read(d); err != nil {
+		return o.explain(err)
 	}
-	name := Suggest(option, options)
-	verb, matcher := cmp.Or(name, "match"), strings.TrimPrefix(option, name+"_")
-	_, noMatcher := caddy.GetModule("http.matchers." + matcher)
-	switch {
-	case noMatcher == nil && slices.Contains(options, verb) && (verb == "match" || verb == "exempt"):
-		return fmt.Errorf("%s (did you mean %s %s?)", unknown, verb, matcher)
-	case name != "":
-		example := ""
-		if t.Examples[name] != "" {
-			example = ": write " + t.Examples[name]
-		}
-		return fmt.Errorf("%s (did you mean %s?)%s", unknown, name, example)
+	if d.NextBlock(d.Nesting()) {
+		return fmt.Errorf("%s takes no block", o.Name)
 	}
-	var elsewhere []string
-	for _, b := range t.Blocks {
-		elsewhere = append(elsewhere, b.Options...)
-	}
-	if name := Suggest(option, elsewhere); name != "" {
-		return fmt.Errorf("%s (did you mean %s?): it belongs in %s", unknown, name, t.home(name, block))
-	}
-	if len(options) == 0 {
-		return errors.New(unknown + ": it has none")
-	}
-	return fmt.Errorf("%s: write one of %s", unknown, strings.Join(options, ", "))
+	return nil
 }
 
-// home returns the name of the block that an option belongs in, or "" for none. block is the block that
-// has the option by mistake.
-func (t *Table) home(option, block string) (home string) {
-	for _, b := range t.Blocks {
-		if !slices.Contains(b.Options, option) {
-			continue
-		}
-		if b.Within == block {
-			return b.Name
-		}
-		if home == "" {
-			home = b.Name
+// unknownOptionError returns the error for an option that a block doesn't have.
+func unknownOptionError(name, block string, all []Option, blocks []Block) error {
+	unknown := fmt.Sprintf("unknown option %.100q of %s", name, block)
+	var homes []string
+	for _, b := range blocks {
+		if slices.Contains(b.Options, name) {
+			homes = append(homes, b.Name)
 		}
 	}
-	return home
+	if homes != nil {
+		return fmt.Errorf("%s: it belongs in %s", unknown, strings.Join(homes, " or "))
+	}
+	if near := Suggest(name, Names(all)); near != "" {
+		o := all[slices.IndexFunc(all, func(o Option) bool { return o.Name == near })]
+		return fmt.Errorf("%s (did you mean %s?): write for example %s", unknown, near, strings.TrimSpace(near+" "+o.Example))
+	}
+	for _, b := range blocks {
+		if near := Suggest(name, b.Options); near != "" {
+			return fmt.Errorf("%s (did you mean %s?): it belongs in %s", unknown, near, b.Name)
+		}
+	}
+	if len(all) == 0 {
+		return errors.New(unknown + ": it has none")
+	}
+	return fmt.Errorf("%s: write one of %s", unknown, strings.Join(Names(all), ", "))
 }
 
 // positionedError is an error whose text has a file and line.

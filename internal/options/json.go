@@ -19,263 +19,169 @@ import (
 // DecodeStrictly decodes JSON. Unknown fields, trailing text and zeros that would become another number are
 // errors. Errors name the path of the value and the correction, and no types of Go.
 func DecodeStrictly(data []byte, into any) error {
-	decoder := json.NewDecoder(strings.NewReader(string(data)))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(into)
-	if err == nil {
-		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-			return errors.New("something follows the JSON")
-		}
-		return checkZeros("", data, reflect.TypeOf(into).Elem())
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	var raw json.RawMessage
+	if err := decoder.Decode(&raw); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("the JSON ends too early")
-	}
-	if errors.As(err, new(*json.SyntaxError)) {
+	} else if err != nil {
 		return fmt.Errorf("not valid JSON: %w", err)
 	}
-	return locateError("", data, reflect.TypeOf(into).Elem(), err)
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON")
+	}
+	if err := checkJSON("", raw, reflect.TypeOf(into).Elem()); err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
 }
 
-var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
-
-// locateError returns an error that names the place of the value that can't be decoded into a
-// t because of err. It decodes the parts of the JSON one by one to find that value.
-func locateError(place string, data []byte, t reflect.Type, err error) error {
+// checkJSON returns an error if data can't be decoded into a t. place is the path of data.
+func checkJSON(place string, data json.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	decodes := func(data []byte, t reflect.Type) error {
-		decoder := json.NewDecoder(strings.NewReader(string(data)))
-		decoder.DisallowUnknownFields()
-		return decoder.Decode(reflect.New(t).Interface())
+	if string(data) == "null" {
+		return nil
 	}
-	kind := t.Kind()
-	if reflect.PointerTo(t).Implements(unmarshaler) && data[0] != '{' {
-		kind = reflect.Invalid // the type decodes itself
+	isDuration := t == reflect.TypeFor[caddy.Duration]()
+	if _, decodesItself := reflect.New(t).Interface().(json.Unmarshaler); decodesItself && !isDuration {
+		return atPath(place, json.Unmarshal(data, reflect.New(t).Interface()))
 	}
-	switch kind {
+	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		var object map[string]json.RawMessage
 		if json.Unmarshal(data, &object) != nil {
-			break
+			return kindOf(t).inJSON(place, data)
 		}
-		fields := fieldTypes(t)
 		for _, name := range slices.Sorted(maps.Keys(object)) {
-			field, there := fieldType(t, fields, name)
-			if !there {
-				return unknownFieldError(place, name, fields)
-			}
-			if err := decodes(object[name], field); err != nil {
-				other := Suggest(name, fieldNames(fields))
-				if field.Kind() == reflect.Slice && object[name][0] == '{' && other != "" && other != name {
-					return fmt.Errorf("%s must be a list, not an object (did you mean %s?)", strings.TrimPrefix(place+"."+name, "."), other)
-				}
-				return locateError(strings.TrimPrefix(place+"."+name, "."), object[name], field, err)
+			if err := checkField(place, name, object[name], t); err != nil {
+				return err
 			}
 		}
 	case reflect.Slice:
 		var list []json.RawMessage
 		if json.Unmarshal(data, &list) != nil {
-			break
+			return kindOf(t).inJSON(place, data)
 		}
 		for i, element := range list {
-			if err := decodes(element, t.Elem()); err != nil {
-				return locateError(fmt.Sprintf("%s[%d]", place, i), element, t.Elem(), err)
+			if err := checkJSON(fmt.Sprintf("%s[%d]", place, i), element, t.Elem()); err != nil {
+				return err
 			}
 		}
+	default:
+		if json.Unmarshal(data, reflect.New(t).Interface()) != nil || isDuration && isNanoseconds(data) {
+			return kindOf(t).inJSON(place, data)
+		}
 	}
-	return wrongValueError(place, data, t, err)
+	return nil
 }
 
-// checkZeros returns an error if a field with the tag zero is written as 0. The tag has the default of the
-// field, which applies if the field is left out. A duration of a few nanoseconds is an error, too.
-func checkZeros(place string, data []byte, t reflect.Type) (err error) {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
+// checkField checks a field of a struct, or a value of a map. A field with the tag zero must not be 0. The tag
+// has the default of the field, which applies if the field is left out.
+func checkField(place, name string, data json.RawMessage, t reflect.Type) error {
+	path := strings.TrimPrefix(place+"."+name, ".")
+	if t.Kind() == reflect.Map {
+		return checkJSON(path, data, t.Elem())
 	}
-	var object map[string]json.RawMessage
-	var list []json.RawMessage
-	switch kind := t.Kind(); {
-	case kind == reflect.Slice && json.Unmarshal(data, &list) == nil:
-		for i, element := range list {
-			err = cmp.Or(err, checkZeros(fmt.Sprintf("%s[%d]", place, i), element, t.Elem()))
-		}
-	case kind == reflect.Map && json.Unmarshal(data, &object) == nil:
-		for _, name := range slices.Sorted(maps.Keys(object)) {
-			err = cmp.Or(err, checkZeros(place+"."+name, object[name], t.Elem()))
-		}
-	case kind == reflect.Struct && json.Unmarshal(data, &object) == nil:
-		for _, f := range reflect.VisibleFields(t) {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			written, path := object[name], strings.TrimPrefix(place+"."+name, ".")
-			value := reflect.New(f.Type)
-			if instead := f.Tag.Get("zero"); instead != "" && written != nil && string(written) != "null" &&
-				json.Unmarshal(written, value.Interface()) == nil && value.Elem().IsZero() {
-				err = cmp.Or(err, fmt.Errorf("%s must not be 0: leave it out for %s", path, instead))
-			}
-			if n, _ := strconv.Atoi(string(written)); f.Type == reflect.TypeFor[caddy.Duration]() && n > 0 && n < 1000 {
-				err = cmp.Or(err, fmt.Errorf(`%s must be a duration, not %d: write "%[2]ds", because a number is nanoseconds`, path, n))
-			}
-			err = cmp.Or(err, checkZeros(path, written, f.Type))
-		}
+	fields := jsonFields(t)
+	names := slices.Sorted(maps.Keys(fields))
+	i := slices.IndexFunc(names, func(other string) bool { return strings.EqualFold(name, other) })
+	if i < 0 {
+		return atPath(place, unknownFieldError(name, fields))
 	}
-	return err
+	field := fields[names[i]]
+	if err := checkJSON(path, data, field.Type); err != nil {
+		return err
+	}
+	value := reflect.New(field.Type)
+	if instead := field.Tag.Get("zero"); instead != "" && string(data) != "null" && json.Unmarshal(data, value.Interface()) == nil && value.Elem().IsZero() {
+		return fmt.Errorf("%s must not be 0: leave it out for %s", path, instead)
+	}
+	return nil
 }
 
-// fieldTypes returns the types of a struct's fields by their JSON names.
-func fieldTypes(t reflect.Type) map[string]reflect.Type {
-	if t.Kind() != reflect.Struct {
-		return nil
-	}
-	types := make(map[string]reflect.Type)
+// jsonFields returns the fields of a struct by their names in JSON.
+func jsonFields(t reflect.Type) map[string]reflect.StructField {
+	fields := make(map[string]reflect.StructField)
 	for _, f := range reflect.VisibleFields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			types[name] = f.Type
+			fields[name] = f
 		}
 	}
-	return types
+	return fields
 }
 
-// fieldNames returns the names of fields that errors suggest. Only the Caddyfile adapter writes position.
-func fieldNames(fields map[string]reflect.Type) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(name string) bool { return name == "position" })
+func unknownFieldError(name string, fields map[string]reflect.StructField) error {
+	names := slices.Sorted(maps.Keys(fields))
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "position" }) // which only the Caddyfile adapter writes
+	if near := Suggest(name, names); near != "" {
+		return fmt.Errorf("unknown field %.100q (did you mean %s?)", name, near)
+	}
+	for _, outer := range names {
+		if home(name, fields[outer].Type) {
+			return fmt.Errorf("unknown field %.100q: it belongs in %s", name, outer)
+		}
+	}
+	return fmt.Errorf("unknown field %.100q: write one of %s", name, strings.Join(names, ", "))
 }
 
-// fieldType returns the type of an object's field; the case of the name doesn't matter.
-func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (found reflect.Type, there bool) {
-	if t.Kind() == reflect.Map {
-		return t.Elem(), true
+// home reports whether a struct below t has a field of this name.
+func home(name string, t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Map || t.Kind() == reflect.Slice {
+		t = t.Elem()
 	}
-	for field, found := range fields {
-		if strings.EqualFold(field, name) {
-			return found, true
-		}
+	if t.Kind() != reflect.Struct {
+		return false
 	}
-	return nil, false
+	_, there := jsonFields(t)[name]
+	return there
 }
 
-// exampleWith returns a value of this type in which the field has its place, or "". The tag algorithm of the field names
-// an algorithm that has it.
-func exampleWith(field string, t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Pointer:
-		return exampleWith(field, t.Elem())
-	case reflect.Map:
-		if example := exampleWith(field, t.Elem()); example != "" {
-			return `{"api": ` + example + `}`
-		}
-	case reflect.Slice:
-		if example := exampleWith(field, t.Elem()); example != "" {
-			return "[" + example + "]"
-		}
-	case reflect.Struct:
-		for _, f := range reflect.VisibleFields(t) {
-			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != field || name == "" {
-				continue
-			}
-			if algorithm := f.Tag.Get("algorithm"); algorithm != "" {
-				return fmt.Sprintf(`{"algorithm": %q, %q: ...}`, algorithm, field)
-			}
-			return fmt.Sprintf("{%q: ...}", field)
-		}
+// atPath adds the path of a value to an error.
+func atPath(place string, err error) error {
+	if err == nil || place == "" {
+		return err
 	}
-	return ""
+	return fmt.Errorf("%s: %w", place, err)
 }
 
-func unknownFieldError(place, name string, fields map[string]reflect.Type) error {
-	if place != "" {
-		place += ": "
-	}
-	names := fieldNames(fields)
-	if other := Suggest(name, names); other != "" {
-		return fmt.Errorf("%sunknown field %.100q (did you mean %s?)", place, name, other)
-	}
-	for _, other := range names {
-		if example := exampleWith(name, fields[other]); example != "" {
-			return fmt.Errorf(`%sunknown field %q: it belongs in %s, as in "%s": %s`, place, name, other, other, example)
-		}
-	}
-	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(names, ", "))
+// isNanoseconds reports whether a duration is a number, which is probably meant in seconds.
+func isNanoseconds(data json.RawMessage) bool {
+	n, _ := strconv.Atoi(string(data))
+	return n > 0 && n < 1000
 }
 
-// wrongValueError returns the error for a value of the wrong kind. The error shows the value only
-// where a number or a duration belongs, because other values may be secrets.
-func wrongValueError(place string, data []byte, t reflect.Type, err error) error {
-	if place == "" {
-		place = "it"
-	}
-	var text string
-	isText := json.Unmarshal(data, &text) == nil
+// kindOf returns the kind of values that belong into a t.
+func kindOf(t reflect.Type) kind {
 	switch {
 	case t == reflect.TypeFor[caddy.Duration]():
-		if span, ok := meantDuration(text); ok {
-			return fmt.Errorf("%s must be a duration, not %.100s: write %q", place, data, span)
-		}
-		return fmt.Errorf(`%s must be a duration, not %.100s: write for example "1m"`, place, data)
-	case reflect.PointerTo(t).Implements(unmarshaler):
-		return fmt.Errorf("%s %w", place, err)
+		return duration
+	case t.Kind() == reflect.Struct:
+		return kind{name: "an object with " + strings.Join(slices.Sorted(maps.Keys(jsonFields(t))), ", "), example: "{...}"}
 	}
-	wanted := ""
-	switch t.Kind() {
-	case reflect.Bool:
-		if isText {
-			return fmt.Errorf("%s must be true or false without quotes, not %.100s", place, data)
-		}
-		wanted = "true or false"
-	case reflect.Int, reflect.Int64:
-		if class, ok := strings.CutSuffix(text, "xx"); ok && len(class) == 1 && class[0] >= '1' && class[0] <= '5' {
-			text = class // as in a Caddyfile, for a class of status codes
-		}
-		if meant, ok := meantInteger(text); ok {
-			text = strconv.FormatInt(meant, 10)
-		}
-		if isText && json.Unmarshal([]byte(text), new(int64)) == nil {
-			return fmt.Errorf("%s must be a whole number, not %.100s: write %s", place, data, text)
-		}
-		if isText || data[0] == '-' || data[0] >= '0' && data[0] <= '9' {
-			return fmt.Errorf("%s must be a whole number, not %.100s", place, data)
-		}
-		wanted = "a whole number"
-	case reflect.Float64:
-		if isText && json.Unmarshal([]byte(text), new(float64)) == nil {
-			return fmt.Errorf("%s must be a number, not %.100s: write %s", place, data, text)
-		}
-		wanted = "a number"
-	case reflect.String:
-		wanted = "a string"
-	case reflect.Slice:
-		if isText || data[0] == '{' {
-			return fmt.Errorf("%s must be a list, not %s: write it in brackets", place, jsonKind(data))
-		}
-		wanted = "a list"
-	case reflect.Struct:
-		if isText && fieldTypes(t)["algorithm"] != nil {
-			return fmt.Errorf(`%s must be an object, not %.100s: write for example {"algorithm": "gcra", "events": 10, "window": "1s"}`, place, data)
-		}
-		fields := fieldNames(fieldTypes(t))
-		return fmt.Errorf("%s must be an object, not %s: write in braces %s", place, jsonKind(data), strings.Join(fields, ", "))
-	case reflect.Map:
-		wanted = "an object"
-	default:
-		return fmt.Errorf("%s: %w", place, err)
-	}
-	return fmt.Errorf("%s must be %s, not %s", place, wanted, jsonKind(data))
+	return map[reflect.Kind]kind{
+		reflect.Bool: {name: "true or false", example: "true"}, reflect.Int: wholeNumber, reflect.Int64: wholeNumber, reflect.Float64: number,
+		reflect.String: {name: "a string", example: `"text"`}, reflect.Slice: {name: "a list", example: "[...]"},
+		reflect.Map: {name: "an object", example: "{...}"},
+	}[t.Kind()]
 }
 
-// jsonKind returns the kind of a JSON value in words.
-func jsonKind(data []byte) string {
-	switch data[0] {
-	case '"':
-		return "a string"
-	case '[':
-		return "a list"
-	case '{':
-		return "an object"
-	case 't', 'f', 'n':
-		return string(data)
+// inJSON returns the error for a value of another kind. It shows the value only where a number or a duration belongs,
+// because other values may be secrets.
+func (k kind) inJSON(place string, data json.RawMessage) error {
+	text, shown := strings.Trim(string(data), `"`), string(data)
+	write := "for example " + k.example
+	if k.meant == nil {
+		shown = map[byte]string{'"': "a string", '[': "a list", '{': "an object", 't': "true", 'f': "false"}[data[0]]
+		return fmt.Errorf("%s must be %s, not %s: write %s", cmp.Or(place, "it"), k.name, cmp.Or(shown, "a number"), write)
 	}
-	return "a number"
+	if meant := k.meant(text); meant != "" {
+		write = meant
+		if k.example[0] == '"' {
+			write = strconv.Quote(meant)
+		}
+	}
+	return fmt.Errorf("%s %s: write %s", place, k.wrong(shown, text).text, write)
 }
 
 // ReadableJSON returns JSON without escapes for < > and &.

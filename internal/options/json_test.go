@@ -19,9 +19,9 @@ func TestDecodeStrictly(t *testing.T) {
 		`{"map":{"a":{"count":0}}}`:   "map.a.count must not be 0: leave it out for 7",
 		`{"map":{"a":{"counts":0}}}`:  `map.a: unknown field "counts" (did you mean count?)`,
 		`{"list":[{"count":"1"}]}`:    `list[0].count must be a whole number, not "1": write 1`,
-		`{"list":{"count":"1"}}`:      "list must be a list, not an object: write it in brackets",
-		`[]`:                          "it must be an object, not a list: write in braces list, map",
-		`{"map":{"a":{"count":"x"}}}`: `map.a.count must be a whole number, not "x"`,
+		`{"list":{"count":"1"}}`:      "list must be a list, not an object: write for example [...]",
+		`[]`:                          "it must be an object with list, map, not a list: write for example {...}",
+		`{"map":{"a":{"count":"x"}}}`: `map.a.count must be a whole number, not "x": write for example 10`,
 	} {
 		got := ""
 		if err := DecodeStrictly([]byte(text), new(outer)); err != nil {

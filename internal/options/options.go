@@ -1,11 +1,11 @@
-// Package options reads the values and blocks of a Caddyfile, and strict JSON. Each error has the
-// correction. It never knows what an option does: the caller passes the names of options.
+// Package options reads the values and blocks of a Caddyfile, and strict JSON. Each error names the place, and
+// says what to write instead. It never knows what an option does: the caller passes the options.
 package options
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -14,182 +14,232 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// This file has a reader for each kind of value in a Caddyfile. Errors name the option, the value
-// and an example. No error text of the module holds < > or &, because Caddy's admin API sends errors
-// as JSON, where < becomes \u003c.
+// No error text of the module holds < > or &, because Caddy's admin API sends errors as JSON, where < becomes \u003c.
 
-// Value reads the one value of an option.
-func Value(d *caddyfile.Dispenser, example string) (string, error) {
-	option := d.Val()
-	args := d.RemainingArgs()
-	if len(args) == 0 {
-		return "", fmt.Errorf("%s has no value: write for example %[1]s %s", option, example)
-	}
-	if len(args) > 1 {
-		return "", fmt.Errorf("%s takes one value, not %q: write for example %[1]s %[3]s", option, strings.Join(args, " "), example)
-	}
-	return args[0], nil
+// Option is an option of a block. Errors about its value end with the example.
+type Option struct {
+	Name       string // in a Caddyfile
+	Example    string // of what follows the name
+	Repeatable bool   // the option may stand more than once in a block
+	Value      any    // as configured; nil if the option isn't set
+
+	Read  func(*caddyfile.Dispenser) error // the rest of the option's line, and its block; nil if a Caddyfile has no such option
+	Check func() error                     // of the value by itself; nil accepts every value
 }
 
-// Secret reads the one value of an option like [Value], but its errors don't show the value.
-func Secret(d *caddyfile.Dispenser, example string) (string, error) {
-	option := d.Val()
-	if n := d.CountRemainingArgs(); n > 1 {
-		return "", fmt.Errorf("%s takes one value, not %d (not shown, because it is a secret): "+
-			"write quotes around a value with spaces, or for example %[1]s %[3]s", option, n, example)
-	}
-	return Value(d, example)
+// mustError is an error about the value of an option, without the name of the option and the correction.
+type mustError struct {
+	text  string // such as "must be a whole number, not 10k"
+	meant string // the value that was probably meant, or ""
 }
 
-// NoValue returns an error if an option without a value has one.
-func NoValue(d *caddyfile.Dispenser) error {
-	option := d.Val()
-	if d.NextArg() {
-		correction := ": write it alone, or leave it out"
-		switch d.Val() {
-		case "on":
-			correction = ": write " + option
-		case "off":
-			correction = ": leave it out"
+func (e mustError) Error() string { return e.text }
+
+// Must returns an error about the value of an option, such as "must be above 0, not -1". The name of the option
+// comes in front of the text, and the example behind it.
+func Must(format string, args ...any) error { return mustError{text: fmt.Sprintf(format, args...)} }
+
+// explain adds the name of the option, and what to write instead, to an error of [Must].
+func (o *Option) explain(err error) error {
+	must, ok := errors.AsType[mustError](err)
+	switch {
+	case !ok:
+		return err
+	case must.meant != "" && !strings.HasSuffix(o.Example, "ms"): // where 100 doesn't mean seconds
+		return fmt.Errorf("%s %s: write %s %s", o.Name, must.text, o.Name, must.meant)
+	}
+	return fmt.Errorf("%s %s: write for example %s", o.Name, must.text, strings.TrimSpace(o.Name+" "+o.Example))
+}
+
+// ReadText reads a value that stands without the name of the option, or behind it on a line of another option.
+func (o *Option) ReadText(text string) error {
+	d := caddyfile.NewDispenser([]caddyfile.Token{{Text: o.Name}, {Text: text}})
+	d.Next()
+	return o.explain(o.Read(d))
+}
+
+// Single returns an option whose one value becomes that of a field. check can be nil.
+func Single[T any](name, example string, field *T, parse func(string) (T, error), check func(T) error) Option {
+	return withCheck(field, check, Option{Name: name, Example: example, Read: func(d *caddyfile.Dispenser) error {
+		text, err := Value(d)
+		if err == nil {
+			*field, err = parse(text)
 		}
-		return fmt.Errorf("%s takes no value, not %q%s", option, d.Val(), correction)
-	}
-	return nil
+		return err
+	}})
 }
 
-// OnOff reads an option that is true without a value, and false with the value off.
-func OnOff(d *caddyfile.Dispenser) (*bool, error) {
-	option := d.Val()
-	args := d.RemainingArgs()
-	if len(args) > 1 || len(args) == 1 && args[0] != "off" {
-		return nil, fmt.Errorf("%s takes nothing or off, not %q", option, strings.Join(args, " "))
-	}
-	on := len(args) == 0
-	return &on, nil
+// List returns an option whose values, at least one, become those of a field. check can be nil.
+func List[L ~[]T, T any](name, example string, field *L, parse func(string) (T, error), check func(L) error) Option {
+	return withCheck(field, check, Option{Name: name, Example: example, Read: func(d *caddyfile.Dispenser) error {
+		*field = nil
+		for _, text := range d.RemainingArgs() {
+			value, err := parse(text)
+			if err != nil {
+				return err
+			}
+			*field = append(*field, value)
+		}
+		if len(*field) == 0 {
+			return Must("has no value")
+		}
+		return nil
+	}})
 }
 
-// parseValue reads the one value of an option, and returns what parse makes of it.
-func parseValue[T any](d *caddyfile.Dispenser, example string, parse func(what, text, example string) (T, error)) (v T, err error) {
-	option := d.Val()
-	text, err := Value(d, example)
+// Made returns an option that read makes the value of a field of. check can be nil.
+func Made[T any](name, example string, field *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) Option {
+	return withCheck(field, check, Option{Name: name, Example: example, Read: func(d *caddyfile.Dispenser) (err error) {
+		*field, err = read(d)
+		return err
+	}})
+}
+
+// withCheck adds the value of the field to an option, and the check of this value.
+func withCheck[T any](field *T, check func(T) error, o Option) Option {
+	o.Value = UnlessZero(*field)
+	if check == nil {
+		return o
+	}
+	read := o.Read
+	o.Check = func() error { return o.explain(check(*field)) }
+	o.Read = func(d *caddyfile.Dispenser) error {
+		if err := read(d); err != nil {
+			return err
+		}
+		return check(*field)
+	}
+	return o
+}
+
+// Flag returns an option without a value.
+func Flag(name string, field *bool) Option {
+	return Made(name, "", field, func(d *caddyfile.Dispenser) (bool, error) {
+		if d.NextArg() {
+			return false, fmt.Errorf("%s takes no value, not %q: write it alone, or leave it out", name, d.Val())
+		}
+		return true, nil
+	}, nil)
+}
+
+// OnOff returns an option that is true without a value, and false with the value off.
+func OnOff(name string, field **bool) Option {
+	return Made(name, "", field, func(d *caddyfile.Dispenser) (*bool, error) {
+		args := d.RemainingArgs()
+		on := len(args) == 0
+		if !on && (len(args) > 1 || args[0] != "off") {
+			return nil, fmt.Errorf("%s takes nothing or off, not %q: write it alone, or leave it out", name, strings.Join(args, " "))
+		}
+		return &on, nil
+	}, nil)
+}
+
+// UnlessZero returns nil for a value that is zero, or an empty list or map.
+func UnlessZero(v any) any {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Slice, reflect.Map:
+		if r.Len() == 0 {
+			return nil
+		}
+	default:
+		if v == nil || r.IsZero() {
+			return nil
+		}
+	}
+	return v
+}
+
+// Value reads one value. The error doesn't show values, which may be secrets.
+func Value(d *caddyfile.Dispenser) (string, error) {
+	switch args := d.RemainingArgs(); len(args) {
+	case 0:
+		return "", Must("has no value")
+	case 1:
+		return args[0], nil
+	default:
+		return "", Must("takes one value, not %d", len(args))
+	}
+}
+
+// Text returns the text itself. The functions below parse other values.
+func Text(text string) (string, error) { return text, nil }
+
+// Integer parses a whole number.
+func Integer(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return v, err
+		return 0, wholeNumber.wrong(strconv.Quote(text), text)
 	}
-	return parse(option, text, example)
+	return n, nil
 }
 
-// Integer reads a whole number.
-func Integer(d *caddyfile.Dispenser, example string) (int64, error) {
-	return parseValue(d, example, ParseInteger)
-}
-
-// Positive reads a number above 0, as read does.
-func Positive[T int64 | float64](read func(*caddyfile.Dispenser, string) (T, error), d *caddyfile.Dispenser, example string) (T, error) {
-	option := d.Val()
-	n, err := read(d, example)
-	if err == nil && n <= 0 {
-		return 0, fmt.Errorf("%s must be above 0, not %v: write for example %s %s", option, n, option, example)
-	}
-	return n, err
-}
-
-// SmallInteger reads a whole number of up to 32 bits.
-func SmallInteger(d *caddyfile.Dispenser, example string) (int, error) {
-	option := d.Val()
-	n, err := Integer(d, example)
+// SmallInteger parses a whole number of up to 32 bits.
+func SmallInteger(text string) (int, error) {
+	n, err := Integer(text)
 	if err == nil && n != int64(int32(n)) {
-		return 0, fmt.Errorf("%s is out of range with %d: write for example %s", option, n, example)
+		return 0, Must("is out of range with %d", n)
 	}
 	return int(n), err
 }
 
-// Duration reads a duration.
-func Duration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
-	return parseValue(d, example, ParseDuration)
-}
-
-// PositiveDuration reads a duration above 0.
-func PositiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
-	option := d.Val()
-	n, err := Duration(d, example)
-	if err == nil && n <= 0 {
-		return 0, fmt.Errorf("%s must be above 0, not %v: write for example %s", option, time.Duration(n), example)
+// Duration parses a duration.
+func Duration(text string) (caddy.Duration, error) {
+	d, err := caddy.ParseDuration(text)
+	if err != nil {
+		return 0, duration.wrong(strconv.Quote(text), text)
 	}
-	return n, err
+	return caddy.Duration(d), nil
 }
 
-// Fraction reads a number that can have decimals.
-func Fraction(d *caddyfile.Dispenser, example string) (float64, error) {
-	return parseValue(d, example, parseFraction)
-}
-
-func parseFraction(what, text, example string) (float64, error) {
+// Number parses a number that can have decimals.
+func Number(text string) (float64, error) {
 	n, err := ParseNumber(text)
-	if percent, ok := strings.CutSuffix(text, "%"); ok && IsInteger(percent) {
-		n, _ := strconv.ParseFloat(percent, 64)
-		if strings.HasPrefix(example, "0.") { // the option takes a fraction
-			n /= 100
-		}
-		return 0, fmt.Errorf("%s must be a number without a percent sign, not %q: write %v", what, text, n)
-	}
 	if err != nil {
-		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", what, text, example)
+		return 0, number.wrong(strconv.Quote(text), text)
 	}
 	return n, nil
 }
 
-// ParseNumber returns the number in a text, such as -12.5 or 1.5e3. Texts that only Go reads as numbers, such as 1_000, 0x10
-// and Infinity, are errors.
-func ParseNumber(text string) (float64, error) {
-	if strings.Trim(text, "+-.0123456789eE") != "" {
-		return 0, strconv.ErrSyntax
+// Pointer returns parse with a pointer to its value, for fields that are nil by default.
+func Pointer[T any](parse func(string) (T, error)) func(string) (*T, error) {
+	return func(text string) (*T, error) {
+		v, err := parse(text)
+		return &v, err
 	}
-	return strconv.ParseFloat(text, 64)
 }
 
-// NumberJSON returns a text as JSON: without quotes if JSON has such a number, which has no 05, +5 or .5.
-func NumberJSON(text string) ([]byte, error) {
-	if _, err := ParseNumber(text); err == nil && json.Valid([]byte(text)) {
-		return []byte(text), nil
+// Within returns a check whether a number is in a range.
+func Within[T int | int64 | float64](least, most T) func(T) error {
+	return func(v T) error {
+		if !(v >= least && v <= most) { // also not a number
+			return Must("must be from %v to %v, not %v", least, most, v)
+		}
+		return nil
 	}
-	return json.Marshal(text)
 }
 
-// ParseInteger returns the whole number in a text. what names it in errors.
-func ParseInteger(what, text, example string) (int64, error) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("%s is out of range with %.40s: write for example %s", what, text, example)
+// Above0 is a check.
+func Above0[T int64 | float64](v T) error {
+	if !(v > 0) {
+		return Must("must be above 0, not %v", v)
 	}
-	if err != nil {
-		if events, window, ok := ReadRate(text); ok {
-			return 0, fmt.Errorf("%s must be a whole number, not %q: write %s, and the window, %s, by itself", what, text, events, window)
-		}
-		if meant, ok := meantInteger(text); ok {
-			return 0, fmt.Errorf("%s must be a whole number in digits alone, not %q: write %d", what, text, meant)
-		}
-		return 0, fmt.Errorf("%s must be a whole number, not %q: write for example %s", what, text, example)
-	}
-	return n, nil
+	return nil
 }
 
-// ParseDuration returns the duration in a text. what names it in errors.
-func ParseDuration(what, text, example string) (caddy.Duration, error) {
-	n, err := caddy.ParseDuration(text)
-	if err != nil {
-		withUnit := text
-		if IsInteger(text) && strings.HasSuffix(example, "ms") {
-			withUnit += "ms"
+// AtLeast returns a check whether a duration is long enough.
+func AtLeast(least time.Duration) func(caddy.Duration) error {
+	return func(d caddy.Duration) error {
+		if time.Duration(d) < least {
+			return Must("must be at least %v, not %v", least, time.Duration(d))
 		}
-		if meant, ok := meantDuration(withUnit); ok {
-			return 0, fmt.Errorf("%s must be a duration with a unit of ns, us, ms, s, m, h or d, not %q: write %s", what, text, meant)
-		}
-		return 0, fmt.Errorf("%s must be a duration with a unit of ns, us, ms, s, m, h or d, not %q: write for example %s", what, text, example)
+		return nil
 	}
-	return caddy.Duration(n), nil
 }
 
-// MicrosExample returns a duration in whole microseconds, as an example for errors about d.
-func MicrosExample(d time.Duration) string {
-	return max(d.Truncate(time.Microsecond), time.Microsecond).String()
+// WholeMicros returns an error for a duration that is not a whole number of microseconds.
+func WholeMicros(d caddy.Duration) error {
+	if time.Duration(d)%time.Microsecond != 0 {
+		return Must("must be a whole number of microseconds, not %v", time.Duration(d))
+	}
+	return nil
 }

@@ -1,4 +1,0 @@
-package options
-
-// Synonyms is for tests that know all options.
-var Synonyms = synonyms

@@ -85,7 +85,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"limits":[{"algorithm":"gcra","window":"1s"}]`), "events must be above 0, not 0"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1}]`), "window must be above 0, not 0s"},
 		{zone(`"limits":[{"algorithm":"calendar","events":1,"period":"month","window":"1h"}]`), "calendar has no window, but a period: leave 1h out"},
-		{zone(`"limits":[{"algorithm":"calendar","events":1,"window":"30d"}]`), `period must be day, week, month or year, not "": write calendar 1 month`},
+		{zone(`"limits":[{"algorithm":"calendar","events":1,"window":"30d"}]`), `period must be day, week, month or year, not "": write for example calendar 1 month`},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1h","period":"day"}]`), "gcra has no period and no time zone: they belong to calendar"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","align":"clock"}]`), "gcra has no option align: it belongs to fixed_window"},
 		{zone(`"limits":[{"algorithm":"sliding_log","events":5,"window":"1s","min_interval":"100ms"},{"algorithm":"sliding_log","events":5,"window":"1s"}]`), ""},

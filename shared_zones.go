@@ -12,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"go.uber.org/zap"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -287,12 +286,9 @@ func unknownZoneError(name string, names []string, declares, remedy string) erro
 	if len(names) == 0 {
 		return fmt.Errorf("there is no shared zone %q: %s", name, remedy)
 	}
-	meant, lower := "", make([]string, len(names))
-	for i, other := range names {
-		lower[i] = strings.ToLower(other)
-	}
-	if i := closest.Index(strings.ToLower(name), lower); i >= 0 {
-		meant = fmt.Sprintf(" (did you mean %s?)", names[i])
+	meant := ""
+	if near := options.Suggest(name, names); near != "" {
+		meant = fmt.Sprintf(" (did you mean %s?)", near)
 	}
 	return fmt.Errorf("there is no shared zone %q%s: %s %s", name, meant, declares, strings.Join(names, ", "))
 }

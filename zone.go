@@ -252,22 +252,16 @@ func checkZoneName(name string) error {
 	if !ok {
 		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ / and not beginning with @ or *`, name)
 	}
-	for word, placeholder := range reservedZoneNames {
-		if name == word || strings.HasPrefix(name, word+".") {
-			return fmt.Errorf("%q is not a valid zone name, because {%s} and others are placeholders: write another name, such as %q",
-				name, placeholder, "my-"+name)
-		}
+	if word, _, _ := strings.Cut(name, "."); slices.Contains(reservedZoneNames, word) {
+		return fmt.Errorf("%q is not a valid zone name, because placeholders such as {%s.%s.*} exist: write another name, such as %q",
+			name, limiter.PlaceholderPrefix, word, "my-"+name)
 	}
 	return nil
 }
 
-// reservedZoneNames are words that stand in placeholders where the names of zones stand, each with
-// such a placeholder. No zone has such a name, or begins with one and a dot.
-var reservedZoneNames = map[string]string{
-	"exceeded": limiter.PlaceholderPrefix + ".exceeded.name",
-	"request":  limiter.PlaceholderPrefix + ".request.json.user",
-	"response": limiter.PlaceholderPrefix + ".response.bytes",
-}
+// reservedZoneNames are words that stand in placeholders where the names of zones stand. No zone has such a
+// name, or begins with one and a dot.
+var reservedZoneNames = []string{"exceeded", "request", "response"}
 
 func checkMode(mode string) error {
 	_, err := algorithms.ParseMode(mode)

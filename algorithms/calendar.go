@@ -3,7 +3,6 @@ package algorithms
 import (
 	_ "embed"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,38 +109,6 @@ var periods = []struct {
 	longest Micros
 }{{"day", 25 * day / 24}, {"week", 7*day + day/24}, {"month", 31*day + day/24}, {"year", 366 * day}}
 
-// meantPeriods are the texts that stand for a period, or for a window of a fixed_window.
-var meantPeriods = []struct {
-	texts *regexp.Regexp
-	meant string
-}{
-	{regexp.MustCompile(`^(?i:1?(d|days?|daily)|24h)$`), "day"},
-	{regexp.MustCompile(`^(?i:1?(w|weeks?|weekly)|7d|168h)$`), "week"},
-	{regexp.MustCompile(`^(?i:1?(mo|months?|monthly)|3[01]d|720h|744h)$`), "month"},
-	{regexp.MustCompile(`^(?i:1?(y|years?|yearly|annually)|36[56]d|8760h|8784h)$`), "year"},
-	{regexp.MustCompile(`^(?i:1?(h|hours?|hourly)|60m)$`), "1h"},
-	{regexp.MustCompile(`^(?i:1?(m|min|minutes?|minutely)|60s)$`), "1m"},
-}
-
-// periodAdvice returns the limit that was probably meant by an unknown period, or by a window in its place.
-func (q Quota) periodAdvice() string {
-	text := q.Period
-	if text == "" {
-		text = describeDuration(q.Window)
-	}
-	for _, p := range meantPeriods {
-		switch {
-		case !p.texts.MatchString(text):
-		case p.meant[0] == '1':
-			return fmt.Sprintf("fixed_window %d %s { align clock }", q.Events, p.meant)
-		default:
-			q.Period = p.meant
-			return fmt.Sprintf("calendar %d %s", q.Events, q.describePeriod())
-		}
-	}
-	return fmt.Sprintf("for example calendar %d month", q.Events)
-}
-
 // prepareCalendar checks the period of a calendar, and returns its time zone. The window becomes the longest time that a
 // period takes.
 func prepareCalendar(q *Quota) (*time.Location, error) {
@@ -153,7 +120,7 @@ func prepareCalendar(q *Quota) (*time.Location, error) {
 	}
 	switch {
 	case longest == 0:
-		return nil, fmt.Errorf("period must be day, week, month or year, not %q: write %s", q.Period, q.periodAdvice())
+		return nil, fmt.Errorf("period must be day, week, month or year, not %q: write for example calendar %d month", q.Period, q.Events)
 	case q.Window != 0 && q.Window != longest:
 		return nil, fmt.Errorf("calendar has no window, but a period: leave %s out", describeDuration(q.Window))
 	case q.TimeZone == "Local":

@@ -232,11 +232,7 @@ func TestCalendarIsCrossedOnce(t *testing.T) {
 func TestCalendarErrors(t *testing.T) {
 	for want, q := range map[string]Quota{
 		`period must be day, week, month or year, not "": write for example calendar 5 month`:               {},
-		`period must be day, week, month or year, not "daily": write calendar 5 day Europe/Berlin`:          {Period: "daily", TimeZone: "Europe/Berlin"},
-		`period must be day, week, month or year, not "7d": write calendar 5 week`:                          {Period: "7d"},
-		`period must be day, week, month or year, not "": write calendar 5 year`:                            {Window: 365 * day},
 		`period must be day, week, month or year, not "12h": write for example calendar 5 month`:            {Period: "12h"},
-		`period must be day, week, month or year, not "hour": write fixed_window 5 1h { align clock }`:      {Period: "hour"},
 		`unknown time zone "Europe/Berln": write its name in the time zone database, such as Europe/Berlin`: {Period: "day", TimeZone: "Europe/Berln"},
 		`time zone Local is another one on each computer: write its name, such as Europe/Berlin`:            {Period: "day", TimeZone: "Local"},
 		`start_day of a month must be from 1 to 28, which no month lacks, not 31`:                           {Period: "month", StartDay: 31},

@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
@@ -101,26 +98,13 @@ func (o Options) Normalized() (Options, error) {
 	if o.TLS != (TLS{}) {
 		o.TLS.On = true
 	}
-	if err := cmp.Or(checkPorts(o.hosts()), o.parseAddress()); err != nil {
+	if err := o.parseAddress(); err != nil {
 		return o, err
 	}
 	if o.Username != "" && o.Password == "" { // the client would not log in at all, and so be the user default
 		return o, errors.New("username needs a password: write password {env.REDIS_PASSWORD}, or leave username out")
 	}
 	return o, nil
-}
-
-// checkPorts returns an error for an address whose port is a number that no port has.
-func checkPorts(addresses []string) error {
-	for _, address := range addresses {
-		host, port, err := net.SplitHostPort(strings.TrimSpace(address))
-		n, notNumber := strconv.ParseUint(port, 10, 32)
-		if err == nil && notNumber == nil && (n == 0 || n > math.MaxUint16) && host != "" && publicForm.MatchString(address) {
-			return fmt.Errorf("the port of the redis address %q must be from 1 to 65535: write for example %s",
-				address, net.JoinHostPort(host, "6379"))
-		}
-	}
-	return nil
 }
 
 func (o Options) names() wire.Names { return wire.Names{Prefix: o.KeyPrefix, Secret: o.HashKeys} }

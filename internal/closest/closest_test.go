@@ -14,4 +14,7 @@ func TestIndex(t *testing.T) {
 	if got := Index("ab", []string{"ax", "ab", "ay"}); got != 1 {
 		t.Errorf("the exact name is %d, want 1", got)
 	}
+	if got := Index("ab", []string{"ax", "ay"}); got != 0 {
+		t.Errorf("of equally similar names Index returns %d, want the first", got)
+	}
 }

@@ -221,7 +221,7 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`, "don't go together"},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, `limits[0]: unknown field \"brust\" (did you mean burst?)`},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]}`, "limits[0].burst must not be 0: leave it out for as many as events"},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":["gcra 2 1s 0"]}`, "burst must be above 0, not 0: leave it out for 2"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":["gcra 2 1s 0"]}`, `gcra takes events, window and perhaps a burst, not \"2 1s 0\": write gcra 2 1s`},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":"1","window":"1s"}]}`, `limits[0].events must be a whole number, not \"1\": write 1`},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
@@ -232,7 +232,7 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it lasts"},
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"-5s"}`, "at least 1us"},
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1000000h"}`, "the duration must be at most"},
-		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1ns"}`, "whole numbers of microseconds"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1ns"}`, "must be a whole number of microseconds, not 1ns"},
 	} {
 		r := c.Operate(t, e.status, e.method, e.path, e.body)
 		var said struct{ Error string }

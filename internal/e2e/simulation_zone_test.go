@@ -139,14 +139,14 @@ func TestStatisticsOfAZone(t *testing.T) {
 func TestSimulationOfAZoneErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"kee {client_ip}": `--zone: unknown option "kee" of a zone (did you mean key?): write for example key {client_ip}`,
-		"key":             "--zone: key takes at least one value: write for example key {client_ip}",
+		"key":             "--zone: key has no value: write for example key {client_ip}",
 		`key "x`:          "--zone: unexpected EOF",
 		"mode fast":       `--zone: mode must be binary, nary, uniform or force, not "fast"`,
-		"match pth /x":    `--zone: match has no matcher "pth" (did you mean path?)`,
+		"match pth /x":    `--zone: match has no matcher "pth" (did you mean path?): write for example match path /api/*`,
 		"key {client_ip}\nlimit 5": `--zone: unknown option "limit" of a zone (did you mean token_bucket?): ` +
 			"write for example token_bucket 10 1s, at line 2",
-		"fixed_window 1 1s ; token_bucket 5 1x": "--zone: token_bucket: window must be a duration with a unit of ns, us, ms, s, m, h or d, " +
-			`not "1x": write for example 1s, at line 2`,
+		"fixed_window 1 1s ; token_bucket 5 1x": "--zone: token_bucket takes events, window and perhaps a burst, " +
+			`not "5 1x": write for example token_bucket 10 1s, at line 2`,
 		"key {client_ip}\n}\n}\n:81 {\n": `--zone: the braces of "key {client_ip}\n}\n}\n:81 {" don't match: ` +
 			"write options of a zone, such as key {client_ip}",
 		"key {client_ip}; ipv6_prefix 64": `--zone: write a space before the semicolon of "{client_ip};", or quotes around it`,

@@ -265,11 +265,12 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 // readLimits returns the options that add a limit.
 func readLimits(limits *[]Limit) (all []options.Option) {
 	for _, name := range limitOptions {
-		all = append(all, options.Option{Name: name, Example: algorithms.ExampleOf(name), Repeatable: true, Read: func(d *caddyfile.Dispenser) error {
+		read := func(d *caddyfile.Dispenser) error {
 			l, err := unmarshalLimit(d, name)
 			*limits = append(*limits, l)
 			return err
-		}})
+		}
+		all = append(all, options.Option{Name: name, Example: algorithms.ExampleOf(name), Repeatable: true, Read: read})
 	}
 	return all
 }
@@ -338,7 +339,8 @@ func parseLimit(algorithm *algorithms.Algorithm, args []string) (l Limit, err er
 // returns the leaky_bucket that stands for this limit.
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
-	wrong := fmt.Errorf("legacy takes max, duration and optionally min_interval, not %q: write for example legacy 10 5s 1s", strings.Join(args, " "))
+	wrong := fmt.Errorf("legacy takes max, duration and optionally min_interval, not %q: write for example legacy 10 5s 1s",
+		strings.Join(args, " "))
 	if len(args) < 2 || len(args) > 3 {
 		return l, wrong
 	}

@@ -141,7 +141,8 @@ func (l *Limit) compile() (*algorithms.Limit, error) {
 	var err error
 	micros := func(option string, d caddy.Duration) algorithms.Micros {
 		if span := time.Duration(d); span%time.Microsecond != 0 && err == nil {
-			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", option, span, span.Truncate(time.Microsecond)+time.Microsecond)
+			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v",
+				option, span, span.Truncate(time.Microsecond)+time.Microsecond)
 		}
 		return time.Duration(d).Microseconds()
 	}

@@ -135,6 +135,8 @@ func (c *Redis) check() error {
 	return err
 }
 
+func checkBatch(n *int) error { return options.Within(0, 1000)(*n) }
+
 // checkHashKeys returns an error for an empty secret, because it would store keys as they are.
 func checkHashKeys(secret *string) error {
 	if strings.TrimSpace(*secret) == "" {
@@ -377,7 +379,7 @@ func (c *Redis) blockOptions() []options.Option {
 		options.Single("db", "0", &c.DB, options.SmallInteger, nil),
 		options.Single("key_prefix", "caddy_rl", &c.KeyPrefix, options.Text, nil),
 		options.Single("hash_keys", "{env.RATE_LIMIT_SECRET}", &c.HashKeys, options.Pointer(options.Text), checkHashKeys),
-		options.Single("batch", "128", &c.Batch, options.Pointer(options.SmallInteger), func(n *int) error { return options.Within(0, 1000)(*n) }),
+		options.Single("batch", "128", &c.Batch, options.Pointer(options.SmallInteger), checkBatch),
 		options.Single("timeout", "100ms", &c.Timeout, options.Duration, options.AtLeast(time.Millisecond)),
 		options.Single("dial_timeout", "1s", &c.DialTimeout, options.Duration, options.AtLeast(time.Millisecond)),
 		options.Flag("cluster", &c.Cluster),

@@ -301,7 +301,8 @@ func checkSharedZoneNames(args []string) error {
 			return fmt.Errorf("rate_limit takes one matcher, which stands before the zones: write for example rate_limit %.100s api", arg)
 		}
 		if checkZoneName(arg) != nil {
-			return fmt.Errorf("rate_limit takes no value %.100q here: write keys and limits in a zone, as in\n%s", keys.Shorten(arg), exampleDirective)
+			return fmt.Errorf("rate_limit takes no value %.100q here: write keys and limits in a zone, as in\n%s",
+				keys.Shorten(arg), exampleDirective)
 		}
 	}
 	return nil

@@ -250,7 +250,8 @@ func checkZoneName(name string) error {
 		ok = ok && c >= ' ' && c <= '~' && !strings.ContainsRune(`{}"\/`, rune(c))
 	}
 	if !ok {
-		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ / and not beginning with @ or *`, name)
+		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ / and not beginning with @ or *`,
+			name)
 	}
 	if word, _, _ := strings.Cut(name, "."); slices.Contains(reservedZoneNames, word) {
 		return fmt.Errorf("%q is not a valid zone name, because placeholders such as {%s.%s.*} exist: write another name, such as %q",

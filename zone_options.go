@@ -194,7 +194,8 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 		all, args = slices.Delete(all, i, i+1), args[2:]
 	}
 	if len(args) > 0 {
-		return nil, options.Must("takes a duration, and after, max and scope at most once and with a value each, not %q", strings.Join(values, " "))
+		return nil, options.Must("takes a duration, and after, max and scope at most once and with a value each, not %q",
+			strings.Join(values, " "))
 	}
 	_, err := b.compile(anyLimits)
 	return b, err
@@ -323,7 +324,7 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	s := new(Settle)
 	err := readBlock(d, "settle", []options.Option{
 		options.Made("match", "status 401 403", &s.Match, readResponseMatcher, nil),
-		options.Made("cost", "{http.response.header.X-Tokens}", &s.Cost, readSum, func(n Number) error { _, err := settleCostSum(n); return err }),
+		options.Made("cost", "{http.response.header.X-Tokens}", &s.Cost, readSum, checkSettleCost),
 	}, func() error { return s.check(algorithms.Binary, nil) })
 	return s, err
 }

@@ -59,7 +59,7 @@ func (c *Zone) settings() []zoneSetting {
 			text:   func(z *liveZone) string { return z.DefaultSet.Describe() },
 			view:   func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
 		},
-		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, func(n Number) error { _, err := costSum(n); return err })},
+		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, checkCost)},
 		{
 			identifies: true, shown: true, needsLimits: true,
 			Option: options.Single("mode", "nary", &c.Mode, options.Text, checkMode),

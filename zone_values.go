@@ -149,6 +149,16 @@ func settleCostSum(n Number) (*cost.Sum, error) {
 	return sum, err
 }
 
+func checkCost(n Number) error {
+	_, err := costSum(n)
+	return err
+}
+
+func checkSettleCost(n Number) error {
+	_, err := settleCostSum(n)
+	return err
+}
+
 // sum parses a sum of numbers and placeholders. It returns nil if the number isn't set.
 func (n Number) sum(option string) (*cost.Sum, error) {
 	if n == "" {

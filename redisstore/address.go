@@ -30,7 +30,8 @@ func (o *Options) parseAddress() error {
 			return err
 		}
 	case !strings.HasPrefix(o.Address, "/") && !isHostPort(o.Address):
-		return fmt.Errorf("redis address%s is not host:port, with a port from 1 to 65535: write %s, or for a unix socket its absolute path", shown(o.Address), meantHostPort(o.Address, "6379"))
+		return fmt.Errorf("redis address%s is not host:port, with a port from 1 to 65535: write %s, or for a unix socket its absolute path",
+			shown(o.Address), meantHostPort(o.Address, "6379"))
 	}
 	if o.network() == "unix" && o.TLS.On {
 		return errors.New("tls and a unix socket don't go together: leave tls out, or write host:port")

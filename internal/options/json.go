@@ -93,8 +93,11 @@ func checkField(place, name string, data json.RawMessage, t reflect.Type) error 
 	if err := checkJSON(path, data, field.Type); err != nil {
 		return err
 	}
-	value := reflect.New(field.Type)
-	if instead := field.Tag.Get("zero"); instead != "" && string(data) != "null" && json.Unmarshal(data, value.Interface()) == nil && value.Elem().IsZero() {
+	instead, value := field.Tag.Get("zero"), reflect.New(field.Type)
+	if instead == "" || string(data) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(data, value.Interface()); err == nil && value.Elem().IsZero() {
 		return fmt.Errorf("%s must not be 0: leave it out for %s", path, instead)
 	}
 	return nil

@@ -334,3 +334,27 @@ func readLimitLine(line string) (*Zone, error) {
 	d.Next()
 	return z, readBlock(d, "a zone", z.options(), nil)
 }
+
+// Zones of one name must agree on each setting that identifies them.
+func TestDisagreements(t *testing.T) {
+	differs := map[string]string{
+		"key": "key static", "ipv4_prefix": "ipv4_prefix 24", "ipv6_prefix": "ipv6_prefix 64", "key_case": "key_case lower",
+		"limits": "gcra 20 1s", "mode": "mode nary", "factor": "factor 2", "concurrency": "concurrency 1",
+		"override": "override a unlimited", "runtime_overrides": "runtime_overrides",
+		"plan": "plan {header.P} {\na unlimited\n}", "notify": "calendar 9 day\nnotify 80%", "ban": "ban 1h",
+	}
+	for _, s := range zoneSettings() {
+		if !s.identifies {
+			continue
+		}
+		zone := func(line string) string { return "rate_limit {\nzone z {\ngcra 10 1s\n" + line + "\n}\n}\n" }
+		first := ""
+		if s.Name == "notify" {
+			first = "calendar 9 day" // which notify needs
+		}
+		_, err := caddytest.Adapt(t, []byte(":80\n"+zone(first)+zone(differs[s.Name])))
+		if err == nil || !strings.Contains(err.Error(), "defined twice with different settings: "+s.Name+" is ") {
+			t.Errorf("%s: %v", s.Name, err)
+		}
+	}
+}

@@ -344,6 +344,9 @@ func TestDisagreements(t *testing.T) {
 		"plan": "plan {header.P} {\na unlimited\n}", "notify": "calendar 9 day\nnotify 80%", "ban": "ban 1h",
 	}
 	for _, s := range zoneSettings() {
+		if (differs[s.Name] != "") != s.identifies {
+			t.Errorf("%s: identifies is %v, and the table has %q", s.Name, s.identifies, differs[s.Name])
+		}
 		if !s.identifies {
 			continue
 		}

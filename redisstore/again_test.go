@@ -22,7 +22,7 @@ func TestAloneEnds(t *testing.T) {
 		for range 2 * maxInFlight {
 			takes.Go(func() {
 				c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z"}})
-				if err := s.sendAlone(c, time.Now().Add(timeout)); err == nil {
+				if _, err := (hop{node: &node{Store: s}, deadline: time.Now().Add(timeout)}).sendAlone(t.Context(), c); err == nil {
 					t.Error("a take succeeds without Redis")
 				}
 			})

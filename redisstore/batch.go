@@ -28,6 +28,8 @@ type batch struct {
 	slotsOps    []slotsOp      // at most one for each name
 	slotsOpAt   map[string]int // the position in slotsOps of each name
 	scriptCalls []*scriptCall
+	takes       int
+	work        int64     // see [algorithms.MaxWork]
 	isProbe     bool      // of the distance
 	sent        time.Time // or about to be sent
 }
@@ -36,6 +38,7 @@ type batch struct {
 type scriptCall struct {
 	wire.Message
 	calls    []*pendingCall
+	retries  []*pendingCall // calls that certainly did not run, and are sent again
 	slotsOps []*slotsOp
 
 	keys    []string
@@ -53,13 +56,23 @@ func (b *batch) isAlone() bool { return len(b.calls) > 0 && b.calls[0].alone }
 
 func (b *batch) isAsking() bool { return b.isAlone() && b.calls[0].asking }
 
+// add adds a call that is about to be sent.
+func (b *batch) add(c *pendingCall) {
+	c.sent = true
+	b.calls = append(b.calls, c)
+	b.work += c.work
+	if c.requests != nil {
+		b.takes++
+	}
+}
+
 func (b *batch) release() {
 	b.reset()
 	batches.Put(b)
 }
 
 func (b *batch) reset() {
-	b.isProbe = false
+	b.takes, b.work, b.isProbe = 0, 0, false
 	clear(b.calls)
 	clear(b.slotsOps)
 	clear(b.slotsOpAt)
@@ -68,7 +81,7 @@ func (b *batch) reset() {
 		clear(sc.calls)
 		clear(sc.slotsOps)
 		sc.payload = payload{}
-		sc.calls, sc.slotsOps = sc.calls[:0], sc.slotsOps[:0]
+		sc.calls, sc.retries, sc.slotsOps = sc.calls[:0], nil, sc.slotsOps[:0]
 	}
 }
 
@@ -100,13 +113,12 @@ func (b *batch) split(names wire.Names, bySlot bool) int {
 		return b.scriptCallAt(n)
 	}
 	for _, c := range b.calls {
-		if c.setName == "" {
-			sc := scriptCallOf(names.Slot(c.key))
-			sc.calls = append(sc.calls, c)
-		} else if b.slotsOp(c.setName) != nil {
-			sc := scriptCallOf(wire.SlotOfName(c.setName))
-			sc.calls = append(sc.calls, c)
+		slot := names.Slot(c.key)
+		if c.setName != "" {
+			slot = wire.SlotOfName(c.setName)
 		}
+		sc := scriptCallOf(slot)
+		sc.calls = append(sc.calls, c)
 	}
 	for i := range b.slotsOps {
 		sc := scriptCallOf(wire.SlotOfName(b.slotsOps[i].name))

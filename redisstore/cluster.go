@@ -26,8 +26,8 @@ type Cluster struct {
 	options Options
 	hooks   Hooks
 
-	slotNodes  [wire.SlotCount]atomic.Pointer[node] // the node of each slot; nil while unknown
-	slotCounts *slotCounts
+	slotNodes [wire.SlotCount]atomic.Pointer[node] // the node of each slot; nil while unknown
+	keys      *keyStates
 
 	mu           sync.Mutex
 	nodes        map[string]*node // by address
@@ -72,8 +72,8 @@ func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{options: o, hooks: hooks, nodes: make(map[string]*node)}
-	c.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, c.route)
-	c.slotCounts.setMoved = c.setMoved
+	c.keys = newKeyStates(o.names(), o.SlotExpiry, c.route)
+	c.keys.setMoved = c.setMoved
 	return c, nil
 }
 
@@ -122,9 +122,8 @@ func (c *Cluster) route(name string) *Store {
 // setMoved sets the count of a name at the node that has it, and follows redirects.
 func (c *Cluster) setMoved(name string) {
 	_ = c.withSlot(context.Background(), wire.SlotOfName(name), func(h hop) error {
-		set := newSetCall(name)
-		set.done = make(chan struct{}, 1)
-		return toStoreError(context.Background(), h.sendAlone(set))
+		_, err := h.sendAlone(context.Background(), newSetCall(name))
+		return toStoreError(context.Background(), err)
 	})
 }
 
@@ -138,9 +137,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 	err = c.withKey(ctx, requests[0].Key, func(h hop) error {
 		call := h.newTakeCall(ctx, now, sent)
 		if retrying {
-			err = h.sendAlone(call)
-			allowed = call.allowed
-			h.releaseCall(call)
+			allowed, err = h.sendAlone(ctx, call)
 		} else { // in a batch, in which other keys may cause a TRYAGAIN
 			retrying = true
 			h.enqueue(call)
@@ -165,7 +162,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 
 // Correct implements [store.Store], at the time of the nodes.
 func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
-	c.slotCounts.leaveSlots(corrections, c.slotCounts.setSoon)
+	c.keys.leaveSlots(corrections, c.keys.setSoon)
 	c.correct(0, corrections, func(err error) {
 		if err != nil && failed != nil {
 			failed(err)
@@ -175,16 +172,16 @@ func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
 
 // LeaveSlots records that requests no longer hold their slots, without a message to any node.
 func (c *Cluster) LeaveSlots(corrections []store.Correction) {
-	c.slotCounts.leaveSlots(corrections, nil)
+	c.keys.leaveSlots(corrections, nil)
 }
 
 // CountSlots counts slots that another store has granted.
-func (c *Cluster) CountSlots(requests []store.Request) { c.slotCounts.countSlots(requests) }
+func (c *Cluster) CountSlots(requests []store.Request) { c.keys.countSlots(requests) }
 
 // CorrectAt is Correct at a given instant; 0 stands for the time of the nodes. It returns when the
 // corrections are made.
 func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
-	c.slotCounts.leaveSlots(corrections, c.slotCounts.setSoon)
+	c.keys.leaveSlots(corrections, c.keys.setSoon)
 	results := make(chan error, len(corrections))
 	for range c.correct(now, corrections, func(err error) { results <- err }) {
 		err = cmp.Or(err, <-results)
@@ -211,7 +208,8 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 				corrections: call.corrections, key: call.key, now: call.now, alone: true, work: call.work,
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
-			return toStoreError(context.Background(), h.sendAlone(again))
+			_, err := h.sendAlone(context.Background(), again)
+			return toStoreError(context.Background(), err)
 		})
 		ended(err)
 	}
@@ -257,15 +255,24 @@ func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change st
 
 // hop is an attempt to do something at a node of a cluster.
 type hop struct {
-	*Store
+	*node
 	deadline time.Time
 	asking   bool // follows an ASK redirect of another node
 }
 
-// sendAlone is [Store.sendAlone] for the hop.
-func (h hop) sendAlone(c *pendingCall) error {
-	c.asking = h.asking
-	return h.Store.sendAlone(c, h.deadline)
+// sendAlone sends a call in its own batch, and waits for its end. At the deadline the call ends if it is not sent yet.
+func (h hop) sendAlone(ctx context.Context, c *pendingCall) (allowed bool, err error) {
+	waiting, cancel := context.WithDeadline(ctx, h.deadline)
+	defer cancel()
+	queued := c.queued
+	c.ctx, c.alone, c.asking = waiting, true, h.asking
+	h.enqueue(c)
+	if allowed, err = h.await(c); err != nil && err == waiting.Err() && ctx.Err() == nil {
+		h.queue.mu.Lock()
+		defer h.queue.mu.Unlock()
+		err = cmp.Or(h.queue.lateErrorLocked(queued), err)
+	}
+	return allowed, err
 }
 
 // withKey calls do with the node that has a key, within the timeout, and follows
@@ -275,55 +282,26 @@ func (c *Cluster) withKey(ctx context.Context, key string, do func(hop) error) e
 }
 
 // withSlot is withKey for a slot.
-func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) error {
-	deadline := time.Now().Add(c.options.Timeout)
-	var n *node
-	asking := false
+func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (err error) {
+	h := hop{deadline: time.Now().Add(c.options.Timeout)}
 	for hops := 1; ; hops++ {
-		if n == nil {
-			var err error
-			if n, err = c.nodeFor(ctx, slot, deadline); err != nil {
+		if h.node == nil {
+			if h.node, err = c.nodeFor(ctx, slot, h.deadline); err != nil {
 				return err
 			}
 		}
-		var to redirect
-		moved := false
-		err := n.breaker.Do(func() error {
-			err := do(hop{n.Store, deadline, asking})
-			if errors.As(err, &to) {
-				return nil // a node that redirects works
-			}
-			if moved = hops == 1 && isDialError(err) && c.hasMoved(ctx, slot, n, deadline); moved {
-				return nil // the failure of a node that has been replaced doesn't count
-			}
-			return err
-		})
-		if moved {
-			n = nil
+		to, replaced, err := c.visit(ctx, slot, h, hops == 1, do)
+		if replaced {
+			h.node = nil
 			continue
 		}
 		if to == (redirect{}) {
-			var failed *store.Error
-			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
-				c.refreshSlots()
-			}
 			return err
 		}
 		if hops == 1 { // the request may have waited in a queue
-			deadline = time.Now().Add(c.options.Timeout)
+			h.deadline = time.Now().Add(c.options.Timeout)
 		}
-		address := to.resolve(n.options.Address)
-		n, asking = nil, to.kind == "ASK"
-		switch to.kind {
-		case "MOVED":
-			n = c.followMoved(slot, address)
-		case "ASK":
-			n = c.nodeAt(address)
-		}
-		if !time.Now().Before(deadline) {
-			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", slot, to.kind)
-			return &store.Error{Reason: store.ReasonTimeout, Err: err}
-		}
+		h = c.follow(h, slot, to)
 		if to.kind == "TRYAGAIN" || hops > 3 {
 			select {
 			case <-time.After(moveRetryDelay):
@@ -331,7 +309,44 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) er
 				return ctx.Err()
 			}
 		}
+		if !time.Now().Before(h.deadline) {
+			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", slot, to.kind)
+			return &store.Error{Reason: store.ReasonTimeout, Err: err}
+		}
 	}
+}
+
+// visit calls do with the node of a hop, and returns the redirect of the node, or the error. On the first hop it notices
+// if another node has replaced this one. Neither redirects nor the failure of a replaced node count for the breaker.
+func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do func(hop) error) (to redirect, replaced bool, err error) {
+	err = h.breaker.Do(func() error {
+		err := do(h)
+		if errors.As(err, &to) {
+			return nil
+		}
+		if replaced = first && isDialError(err) && c.hasMoved(ctx, slot, h.node, h.deadline); replaced {
+			return nil
+		}
+		return err
+	})
+	var failed *store.Error
+	if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
+		c.refreshSlots()
+	}
+	return to, replaced, err
+}
+
+// follow returns the next hop after a redirect. Its node is nil if the redirect names none.
+func (c *Cluster) follow(h hop, slot int, to redirect) hop {
+	next := hop{deadline: h.deadline, asking: to.kind == "ASK"}
+	address := to.resolve(h.options.Address)
+	switch to.kind {
+	case "MOVED":
+		next.node = c.followMoved(slot, address)
+	case "ASK":
+		next.node = c.nodeAt(address)
+	}
+	return next
 }
 
 // hasMoved queries the slots, and reports whether another node than n has a slot, at the latest at the deadline. While

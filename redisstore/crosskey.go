@@ -123,52 +123,70 @@ func overriddenError(groups []*keyGroup, requests int) error {
 // returns by the deadline, even if the refund is not made by then.
 func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
 	var refunds []store.Correction
-	var costless []store.Request
-	var positions []int
+	var refunded []*store.Request
 	for i := range requests {
 		r := &requests[i]
 		if r.Peek {
 			continue
 		}
-		charged := *r
-		one := store.Correction{Request: &charged, Refund: algorithms.Forever, Leave: true}
 		if r.Mode == algorithms.Uniform { // denied requests are charged, too
-			one.Refund = 0
-			for j := range r.Outcome.Decisions {
-				d := &r.Outcome.Decisions[j]
-				if d.Remaining == r.Cost-1 {
-					d.RetryAfter = d.MoreAfter
-				} else if d.Remaining < r.Cost {
-					d.RetryAfter = d.ResetAfter // the request fits by then, maybe sooner
-				}
-			}
-		} else if r.Outcome.Verdict == store.Allowed && len(r.Limits) > 0 {
-			costless, positions = append(costless, store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}), append(positions, i)
+			refunds = append(refunds, undo(r, 0))
+			denyCharged(r)
+			continue
 		}
-		charged.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
-		refunds = append(refunds, one)
-	}
-	for i := range requests {
-		o := &requests[i].Outcome
-		if o.Slots.Taken {
-			o.Slots.Taken = false
-			o.Slots.InFlight--
+		refunds = append(refunds, undo(r, algorithms.Forever))
+		if r.Outcome.Verdict == store.Allowed && len(r.Limits) > 0 {
+			refunded = append(refunded, r)
 		}
 	}
-	for _, position := range positions {
-		for j := range requests[position].Outcome.Decisions {
-			d := &requests[position].Outcome.Decisions[j]
+	if len(refunds) > 0 {
+		c.refundBy(ctx, now, deadline, refunds, refunded)
+	}
+}
+
+// undo removes the slot and the charges of a take from its outcome. It returns the correction that does the same in
+// Redis, where it gives back so many events.
+func undo(r *store.Request, refund int64) store.Correction {
+	taken := *r
+	taken.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
+	if o := &r.Outcome; o.Slots.Taken {
+		o.Slots.Taken = false
+		o.Slots.InFlight--
+	}
+	if refund > 0 && r.Outcome.Verdict == store.Allowed {
+		for i := range r.Outcome.Decisions {
+			d := &r.Outcome.Decisions[i]
 			d.Wait, d.Charged = 0, 0 // the request does not wait, and the refund is made here
 		}
 	}
-	if len(refunds) == 0 {
-		return
+	return store.Correction{Request: &taken, Refund: refund, Leave: true}
+}
+
+// denyCharged sets when a request can come again that is charged although another key has denied it.
+func denyCharged(r *store.Request) {
+	for i := range r.Outcome.Decisions {
+		d := &r.Outcome.Decisions[i]
+		if d.Remaining == r.Cost-1 {
+			d.RetryAfter = d.MoreAfter
+		} else if d.Remaining < r.Cost {
+			d.RetryAfter = d.ResetAfter // the request fits by then, maybe sooner
+		}
+	}
+}
+
+// refundBy makes refunds. If they are made by the deadline, the refunded requests get the decisions after that.
+func (c *Cluster) refundBy(
+	ctx context.Context, now algorithms.Micros, deadline time.Time, refunds []store.Correction, refunded []*store.Request,
+) {
+	looks := make([]store.Request, len(refunded)) // without cost
+	for i, r := range refunded {
+		looks[i] = store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}
 	}
 	done := make(chan error, 1)
 	go func() {
 		err := c.CorrectAt(ctx, now, refunds)
-		if err == nil && len(costless) > 0 { // a take after the correction sees its refund
-			_, err = c.takeKey(ctx, now, costless)
+		if err == nil && len(looks) > 0 { // a take after the correction sees its refund
+			_, err = c.takeKey(ctx, now, looks)
 		}
 		done <- err
 	}()
@@ -182,7 +200,7 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 	case <-timer.C:
 		return
 	}
-	for i, position := range positions {
-		requests[position].Outcome.Decisions = costless[i].Outcome.Decisions
+	for i, r := range refunded {
+		r.Outcome.Decisions = looks[i].Outcome.Decisions
 	}
 }

@@ -99,12 +99,12 @@ func SendSeparately(s *Store, requests [][]store.Request) (errs []error) {
 
 // Kill makes a store behave as if its instance had been killed: the store no longer sets counts.
 func Kill(s store.Store) {
-	var counts *slotCounts
+	var counts *keyStates
 	switch s := s.(type) {
 	case *Store:
-		counts = s.slotCounts
+		counts = s.keys
 	case *Cluster:
-		counts = s.slotCounts
+		counts = s.keys
 	}
 	counts.mu.Lock()
 	defer counts.mu.Unlock()

@@ -39,9 +39,12 @@ type Stats struct {
 	Idle    int // connections that are open and unused
 }
 
-// stats returns the state of the store, which is that of one server that doesn't fail.
+// stats returns the state of the store, which is that of one server that doesn't fail. It leaves out the calls that
+// keyStates has.
 func (s *Store) stats() Stats {
-	v := Stats{Servers: 1, Queued: s.queued()}
+	s.queue.mu.Lock()
+	v := Stats{Servers: 1, Queued: len(s.queue.calls)}
+	s.queue.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conns != nil {
@@ -52,22 +55,10 @@ func (s *Store) stats() Stats {
 	return v
 }
 
-// queued returns how many calls wait to be sent, or for the end of a batch that they must not overtake.
-func (s *Store) queued() int {
-	q := &s.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := len(q.calls)
-	for _, parked := range q.correcting {
-		n += len(parked)
-	}
-	return n
-}
-
 // Stats implements [Redis].
 func (s single) Stats() Stats {
 	v := s.redis.stats()
-	v.Queued += s.redis.slotCounts.parkedCalls()
+	v.Queued += s.redis.keys.waitingCalls()
 	v.Failing = s.Failing()
 	return v
 }
@@ -93,6 +84,6 @@ func (c *Cluster) Stats() (sum Stats) {
 		}
 	}
 	sum.Servers = max(sum.Servers, 1)
-	sum.Queued += c.slotCounts.parkedCalls()
+	sum.Queued += c.keys.waitingCalls()
 	return sum
 }

@@ -87,16 +87,16 @@ func (l *lossTest) want(t *testing.T, key, reason string) *store.Request {
 	return r
 }
 
-// waitParked waits until so many calls are parked.
-func (l *lossTest) waitParked(t *testing.T, n int) {
+// waitWaiting waits until so many calls wait for the end of a message.
+func (l *lossTest) waitWaiting(t *testing.T, n int) {
 	t.Helper()
-	redistest.WaitFor(t, "the calls to be parked", func() bool {
+	redistest.WaitFor(t, "the calls to wait", func() bool {
 		queued, _ := QueueLengths(l.s) // they leave it once the message has stalled
 		return queued == 0 && l.Stats().Queued == n
 	})
 }
 
-// block makes a message of a key hang, behind which three takes of the key are parked.
+// block makes a message of a key hang, behind which three takes of the key wait.
 func (l *lossTest) block(t *testing.T, c store.Correction) (takes []<-chan string) {
 	t.Helper()
 	l.relay.Set(relay.Fault{}, relay.Fault{Silent: true})
@@ -109,7 +109,7 @@ func (l *lossTest) block(t *testing.T, c store.Correction) (takes []<-chan strin
 		_, done := l.take(t, c.Request.Key)
 		takes = append(takes, done)
 	}
-	l.waitParked(t, 3)
+	l.waitWaiting(t, 3)
 	redistest.WaitFor(t, "the reply to be lost", func() bool { return l.relay.Silenced() > 0 })
 	return takes
 }
@@ -172,10 +172,11 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: key, Slots: slots}}))
 			}
 			back, set := givesBack("corrected"), newSetCall(takes[1].slotNames[0])
-			s.slotCounts.table.Prepare(takes[1].slotNames[0], 1, 0) // two messages are in flight, and one is lost
-			s.slotCounts.table.Lost(s.slotCounts.table.Prepare(takes[1].slotNames[0], 1, 0), 0, 0)
+			s.keys.table.Prepare(takes[1].slotNames[0], 1, 0) // two messages are in flight, and one is lost
+			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slotNames[0], 1, 0), 0, 0)
 			q := &s.queue
-			q.maxInFlight, q.correcting = 0, map[string][]*pendingCall{"corrected": nil} // nothing more is sent
+			q.maxInFlight = 0 // nothing more is sent
+			s.keys.correcting["corrected"] = new(batch)
 			q.calls = []*pendingCall{takes[0], takes[1], back, set}
 			s.fillLocked(new(batch))
 			s.enqueue(takes[2])
@@ -187,7 +188,8 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 					t.Errorf("take %d: allowed %v, error %v, want the reason %q", i+1, c.allowed, c.err, store.ReasonOpen)
 				}
 			}
-			if !slices.Equal(q.correcting["corrected"], []*pendingCall{back}) || s.slotCounts.parkedCalls() != 1 {
+			waiting := s.keys.waitingCalls() // after the end of failTakes
+			if waiting != 2 || !slices.Equal(s.keys.waiting[awaited{correctedKey: "corrected"}], []*pendingCall{back}) {
 				t.Error("a correction or a set is lost")
 			}
 		})

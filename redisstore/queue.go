@@ -19,7 +19,7 @@ import (
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
-// once. If a message is lost, the takes that are parked behind it fail, too. The others wait only until it has stalled.
+// once. If a message is lost, the takes that wait for its end fail, too. The others wait only until it has stalled.
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
@@ -29,16 +29,11 @@ type queue struct {
 	lastSent    time.Time  // when the last batch was sent
 	lastReply   time.Time  // when the last reply came
 	failed      datedError // of the last batch that ended without a reply; none once a reply has come
-	failedAll   datedError // of all takes that were not sent when they last failed together
 	maxInFlight int        // messages that may be in flight to a Redis that is far away
 	shares      bool       // whether calls share messages, so that waiting for others saves work
 	distance    distance
 	stall       time.Duration // the time after which a message has stalled
 	timer       *time.Timer   // sends the next batch without waiting for a reply; or nil
-
-	// correcting has the keys with corrections in flight, and the calls that are parked behind them: see
-	// admitOrParkLocked.
-	correcting map[string][]*pendingCall
 }
 
 // newQueue returns the queue of a store.
@@ -71,7 +66,7 @@ type pendingCall struct {
 	corrections []store.Correction
 	setName     string // of a set: the name of the slots
 
-	ctx       context.Context // of a take; the caller leaves when ctx is done
+	ctx       context.Context // of a call with await; the caller leaves when ctx is done
 	now       algorithms.Micros
 	alone     bool // needs its own batch
 	asking    bool // if alone: follows an ASK redirect of another node of the cluster
@@ -80,7 +75,7 @@ type pendingCall struct {
 	queued    time.Time
 	work      int64  // see [algorithms.MaxWork]
 	sent      bool   // or about to be sent; guarded by queue.mu
-	store     *Store // to whose queue the call returns from slotCounts.parked
+	store     *Store // to whose queue the call returns from keyStates.waiting
 	resent    bool   // was sent before, and certainly did not run
 
 	allowed bool
@@ -172,7 +167,7 @@ func (s *Store) enqueue(c *pendingCall) {
 	}
 }
 
-// await waits for the end of a take, and releases the call. If the caller leaves before the call is
+// await waits for the end of a call with ctx, and releases the call. If the caller leaves before the call is
 // sent, await returns at once, and the call is dropped when its turn comes.
 func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	select {
@@ -189,42 +184,6 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	allowed, err = c.allowed, c.err
 	s.releaseCall(c)
 	return allowed, err
-}
-
-// sendAlone sends a call in its own batch, past the queue, and returns its error. It waits
-// only for batches in flight that the call must not overtake.
-func (s *Store) sendAlone(c *pendingCall, deadline time.Time) error {
-	c.alone = true
-	q := &s.queue
-	for {
-		b := batches.Get().(*batch)
-		q.mu.Lock()
-		unblocked, err := s.admitLocked(b, c)
-		sends := false
-		if unblocked {
-			sends = s.beginBatchLocked(b)
-		} else if all := q.failedAll.since(c.queued); c.requests != nil && all != nil {
-			err = all
-		} else if err == nil && !time.Now().Before(deadline) {
-			err = cmp.Or(q.lateErrorLocked(c), context.DeadlineExceeded)
-		}
-		q.mu.Unlock()
-		if unblocked && !sends { // another call has set the count
-			b.release()
-			return nil
-		}
-		if unblocked {
-			s.sendBatch(b)
-			go s.sendBatches(s.nextBatch(b)) // the call may be in the queue again
-			<-c.done
-			return c.err
-		}
-		batches.Put(b)
-		if err != nil {
-			return err
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // scheduleSendLocked makes sure that the calls in the queue are sent soon.
@@ -273,68 +232,40 @@ func (s *Store) nextBatch(ended *batch) *batch {
 }
 
 // nextBatchLocked takes the next batch out of the queue: as many calls as a batch may hold, by their number and
-// their work. If the queue is empty, nextBatchLocked returns nil.
+// their work. If no call can be sent, nextBatchLocked returns nil.
 func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
-	for len(q.calls) > 0 {
-		b.isProbe = q.shares && q.distance.needsProbe(q.maxInFlight)
-		s.fillLocked(b)
-		if s.beginBatchLocked(b) {
-			q.lastSent = b.sent
-			if b.isProbe {
-				q.distance.probed = b.sent
-			}
-			return b
-		}
-		b.reset()
+	b.isProbe = q.shares && q.distance.needsProbe(q.maxInFlight)
+	if s.fillLocked(b); len(b.calls) == 0 {
+		b.release()
+		return nil
 	}
-	batches.Put(b)
-	return nil
+	b.sent = time.Now()
+	q.lastSent, q.inFlight = b.sent, append(q.inFlight, b)
+	if b.isProbe {
+		q.distance.probed = b.sent
+	}
+	return b
 }
 
-// fillLocked moves calls from the queue to a batch, at most Options.Batch takes, or one if it is a probe. It adds more only
-// if the batch corrects the key of the next calls or sets their slots. Such calls would have to wait
-// for the end of the batch. Otherwise the requests of a single key would have one small batch in
-// flight at a time. This is slow if Redis is far away.
+// fillLocked moves calls from the queue to a batch, until it has no room for the next one. Each call gets into the
+// batch, waits or ends.
 func (s *Store) fillLocked(b *batch) {
-	q := &s.queue
-	now := time.Now()
-	takes, work, n := 0, int64(0), 0
+	q, now := &s.queue, time.Now()
 	most := max(s.options.Batch, 1)
 	if b.isProbe {
 		most = 1
 	}
-	var corrected string // the last key with corrections
-	for ; n < len(q.calls); n++ {
-		c := q.calls[n]
-		if (c.alone || b.isAlone()) && len(b.calls) > 0 {
-			break
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	n := 0
+	for ; n < len(q.calls) && s.keys.hasRoomLocked(b, q.calls[n], most); n++ {
+		if c := q.calls[n]; !s.dropExpiredLocked(c, now) && s.keys.admitLocked(s, b, c, now) {
+			b.add(c)
 		}
-		if takes >= most && (corrected == "" || c.key != corrected) && !b.setsSlotsOf(c) {
-			break
-		}
-		if s.dropExpiredLocked(c, now) {
-			continue
-		}
-		if work+c.work > algorithms.MaxWork && len(b.calls) > 0 {
-			break
-		}
-		if !s.admitOrParkLocked(b, c) {
-			continue
-		}
-		work += c.work
-		if c.requests != nil {
-			takes++
-		}
-		if c.corrections != nil {
-			corrected = c.key
-		}
-		c.sent = true
 	}
-	left := copy(q.calls, q.calls[n:])
-	clear(q.calls[left:])
-	q.calls = q.calls[:left]
+	q.calls = slices.Delete(q.calls, 0, n)
 }
 
 // dropExpiredLocked ends a call whose caller has left, or that was queued for too long. It reports
@@ -347,7 +278,7 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	if now.Sub(c.queued) <= c.maxQueued() {
 		return false
 	}
-	err := s.queue.lateErrorLocked(c)
+	err := s.queue.lateErrorLocked(c.queued)
 	switch {
 	case err == nil:
 		return false
@@ -359,10 +290,10 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	return true
 }
 
-// lateErrorLocked returns the error of a call that was not sent in time. It returns nil if neither a reply
+// lateErrorLocked returns the error of a call that was queued at an instant and not sent in time. It returns nil if neither a reply
 // nor a failure has come meanwhile. Then this process stood still.
-func (q *queue) lateErrorLocked(c *pendingCall) error {
-	if err := q.failed.since(c.queued); err != nil || !q.lastReply.After(c.queued) {
+func (q *queue) lateErrorLocked(queued time.Time) error {
+	if err := q.failed.since(queued); err != nil || !q.lastReply.After(queued) {
 		return err
 	}
 	return errBusy
@@ -380,65 +311,63 @@ func (c *pendingCall) maxQueued() time.Duration {
 	}
 }
 
-// beginBatchLocked counts a batch in flight, and records the keys that it is about to correct. It reports whether
-// there is anything to send.
-func (s *Store) beginBatchLocked(b *batch) bool {
-	q := &s.queue
-	sends := len(b.slotsOps) > 0
-	for _, c := range b.calls {
-		sends = sends || c.setName == ""
-		if c.corrections != nil {
-			if q.correcting == nil {
-				q.correcting = make(map[string][]*pendingCall)
-			}
-			if _, found := q.correcting[c.key]; !found {
-				q.correcting[c.key] = nil
+// endBatch is called at the end of a batch. It puts back into the queues the calls to send again, and the calls that
+// have waited for the batch. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no other batch got one
+// meanwhile. Then all takes that are not sent yet fail.
+func (s *Store) endBatch(d *delivery) {
+	q, k := &s.queue, s.keys
+	q.mu.Lock()
+	silence := s.noteRepliesLocked(d)
+	var back, others []*pendingCall // to this queue, and to those of other nodes of a cluster
+	k.mu.Lock()
+	for _, sc := range d.calls {
+		for _, c := range k.endLocked(sc, d.deadline, cmp.Or(silence, sc.lost())) {
+			if c.store == s {
+				back = append(back, c)
+			} else {
+				others = append(others, c)
 			}
 		}
+		for _, c := range sc.retries {
+			c.sent = false
+			back = append(back, c)
+		}
 	}
-	if sends {
-		b.sent = time.Now()
-		q.inFlight = append(q.inFlight, b)
+	k.mu.Unlock()
+	q.putBackLocked(back)
+	if silence != nil {
+		s.failTakesLocked(silence)
 	}
-	return sends
+	q.mu.Unlock()
+	requeue(others)
 }
 
-// endBatch is called at the end of a batch that was sent at the instant began. It puts back into the queue the
-// calls to send again, and the calls that were parked during the batch. If a message is lost, the takes that
-// were parked behind it fail. Redis is silent if the batch got no reply in time, and no other batch got one
-// meanwhile. Then all takes that are not sent yet fail.
-func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, replied bool, began time.Time) {
+// noteRepliesLocked records whether Redis has replied to the calls of a batch. If Redis is silent, noteRepliesLocked
+// returns the error of the takes that are not sent yet.
+func (s *Store) noteRepliesLocked(d *delivery) error {
 	q := &s.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if replied {
+	var timedOut error
+	if d.replied {
 		q.lastReply, q.failed = time.Now(), datedError{}
 	}
-	back := retries
-	for _, c := range retries {
-		c.sent = false
-		back = append(back, q.unblockLocked(c)...)
-	}
-	var timedOut error
-	for _, sc := range scriptCalls {
-		for _, c := range sc.calls {
-			parked := q.unblockLocked(c)
-			if err := sc.lost(); err != nil {
-				parked = failTakes(parked, err)
-			}
-			back = append(back, parked...)
-		}
-		if !replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
+	for _, sc := range d.calls {
+		if !d.replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
 			if q.failed = (datedError{sc.err, time.Now()}); !isTimeout(sc.err) { // Redis may start again, without its data
-				s.slotCounts.distrust()
+				s.keys.distrust()
 			}
 		}
 		if isTimeout(sc.err) && len(sc.calls) > 0 {
 			timedOut = sc.err
 		}
 	}
-	q.putBackLocked(back)
-	if timedOut != nil && !q.lastReply.After(began) {
-		s.failTakesLocked(&store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: timedOut}})
+	if timedOut == nil || q.lastReply.After(d.began) {
+		return nil
 	}
+	return &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: timedOut}}
+}
+
+// failTakesLocked ends all takes that are not sent yet with err.
+func (s *Store) failTakesLocked(err error) {
+	s.queue.calls = failTakes(s.queue.calls, err)
+	s.keys.failTakes(s, err)
 }

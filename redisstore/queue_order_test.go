@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A correction gets no connection and is sent again. A take of its key, parked behind the
+// A correction gets no connection and is sent again. A take of its key, waiting behind the
 // correction, stays behind it.
 func TestTakeBehindRetriedCorrection(t *testing.T) {
 	server := redistest.Start(t)
@@ -39,9 +39,8 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
 	beside := s.newTakeCall(context.Background(), 0, ask("other"))
 	b.calls = append(b.calls, beside)
-	s.queue.mu.Lock()
-	s.beginBatchLocked(b)
-	s.queue.mu.Unlock()
+	s.queue.inFlight, s.keys.correcting["k"] = []*batch{b}, b
+	b.sent = time.Now()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	behind.queued = time.Now().Add(time.Hour) // so it has not waited for too long
 	s.enqueue(behind)
@@ -78,7 +77,7 @@ func TestAloneExpires(t *testing.T) {
 		want string
 	}{
 		{"no reply", 20 * time.Millisecond, func(*Store) {}, store.ReasonTimeout},
-		{"a reply", 20 * time.Millisecond, func(s *Store) { s.endBatch(nil, nil, true, time.Now()) }, store.ReasonBusy},
+		{"a reply", 20 * time.Millisecond, func(s *Store) { s.endBatch(&delivery{replied: true}) }, store.ReasonBusy},
 		{"an outage", time.Minute, func(s *Store) { s.noteHealth(io.EOF) }, store.ReasonOpen},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -87,11 +86,11 @@ func TestAloneExpires(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s.queue.correcting = map[string][]*pendingCall{"k": nil}
+				s.keys.correcting["k"] = new(batch)
 				began := time.Now()
 				time.AfterFunc(test.wait/2, func() { test.do(s) })
 				c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
-				if err := s.sendAlone(c, began.Add(test.wait)); reasonOf(err) != test.want {
+				if _, err := (hop{node: &node{Store: s}, deadline: began.Add(test.wait)}).sendAlone(t.Context(), c); reasonOf(err) != test.want {
 					t.Errorf("error %v, want the reason %q", err, test.want)
 				}
 				if waited := time.Since(began); waited > test.wait+time.Millisecond {
@@ -135,12 +134,12 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 	take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
 	q := &s.queue
 	q.calls = []*pendingCall{back, take}
-	q.correcting = map[string][]*pendingCall{"a": nil, "b": nil} // a message for each is in flight
+	s.keys.correcting["a"], s.keys.correcting["b"] = new(batch), new(batch) // messages in flight
 	if s.fillLocked(new(batch)); len(q.calls) > 0 {
 		t.Fatal("one of them doesn't wait")
 	}
 	for _, key := range []string{"b", "a"} {
-		s.endBatch([]*scriptCall{{calls: []*pendingCall{givesBack(key)}}}, nil, true, time.Now())
+		s.endBatch(&delivery{replied: true, calls: []*scriptCall{{calls: []*pendingCall{givesBack(key)}}}})
 	}
 	if len(q.calls) != 2 || q.calls[0] != back {
 		t.Error("the take has overtaken the give-back")

@@ -48,7 +48,7 @@ func TestRealSlotsSurviveRedis(t *testing.T) {
 			waitForSlots(t, other, "k", 5)
 			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); {
 				time.Sleep(20 * time.Millisecond) // a count that nobody sets again expires meanwhile
-				if n := slotCounts(t, other, "k"); n != 5 {
+				if n := keys(t, other, "k"); n != 5 {
 					t.Fatalf("%d in flight, want 5", n)
 				}
 			}
@@ -104,7 +104,7 @@ func TestRealSlotsThroughAnOutage(t *testing.T) {
 func waitForSlots(t *testing.T, s store.Store, key string, want int64) {
 	t.Helper()
 	redistest.WaitForState(t, fmt.Sprint(want, " slots of ", key, " in flight"), func() (any, bool) {
-		n := slotCounts(t, s, key)
+		n := keys(t, s, key)
 		return fmt.Sprint(n, ", -1 is a failure"), n == want
 	})
 }
@@ -158,8 +158,8 @@ func TestRealSlotsLeftDuringAnOutage(t *testing.T) {
 	})
 }
 
-// slotCounts returns how many requests hold a slot of a key, as a store without held slots finds.
-func slotCounts(t *testing.T, s store.Store, key string) int64 {
+// keys returns how many requests hold a slot of a key, as a store without held slots finds.
+func keys(t *testing.T, s store.Store, key string) int64 {
 	t.Helper()
 	r := []store.Request{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
 	if _, err := s.Take(t.Context(), r); err != nil {

@@ -54,7 +54,7 @@ type Store struct {
 
 	queue      queue
 	endedCalls sync.Pool // of *pendingCall
-	slotCounts *slotCounts
+	keys       *keyStates
 }
 
 // New returns a Store in one Redis. It opens no connection.
@@ -72,14 +72,14 @@ func New(o Options, hooks Hooks) (*Store, error) {
 
 func newStore(o Options, newClient func() *redis.Client, hooks Hooks) *Store {
 	s := newNode(o, newClient, hooks, nil)
-	s.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, func(string) *Store { return s })
+	s.keys = newKeyStates(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
 // newNode returns the Store of a node of a cluster. The nodes share slot counts.
-func newNode(o Options, newClient func() *redis.Client, hooks Hooks, counts *slotCounts) *Store {
+func newNode(o Options, newClient func() *redis.Client, hooks Hooks, keys *keyStates) *Store {
 	return &Store{
-		options: o, newClient: newClient, hooks: hooks, queue: newQueue(o), loading: make(chan struct{}, 1), slotCounts: counts,
+		options: o, newClient: newClient, hooks: hooks, queue: newQueue(o), loading: make(chan struct{}, 1), keys: keys,
 	}
 }
 
@@ -138,7 +138,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
 	c := s.newCall()
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
-	c.slotNames = s.slotCounts.namesOf(requests)
+	c.slotNames = s.keys.namesOf(requests)
 	for i := range requests {
 		for j := range requests[i].Limits {
 			c.work += requests[i].Limits[j].Work(requests[i].Cost)
@@ -158,7 +158,7 @@ func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests
 
 // Correct implements [store.Store], at the time of Redis.
 func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
-	s.slotCounts.leaveSlots(corrections, s.slotCounts.setSoon)
+	s.keys.leaveSlots(corrections, s.keys.setSoon)
 	s.correct(0, corrections, func(c *pendingCall) {
 		if c.err != nil && failed != nil {
 			failed(toStoreError(context.Background(), c.err))
@@ -168,16 +168,16 @@ func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
 
 // LeaveSlots records that requests no longer hold their slots, without a message to Redis.
 func (s *Store) LeaveSlots(corrections []store.Correction) {
-	s.slotCounts.leaveSlots(corrections, nil)
+	s.keys.leaveSlots(corrections, nil)
 }
 
 // CountSlots counts slots that another store has granted.
-func (s *Store) CountSlots(requests []store.Request) { s.slotCounts.countSlots(requests) }
+func (s *Store) CountSlots(requests []store.Request) { s.keys.countSlots(requests) }
 
 // CorrectAt is Correct at a given instant; 0 stands for the time of Redis. It returns when the
 // corrections are made.
 func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
-	s.slotCounts.leaveSlots(corrections, s.slotCounts.setSoon)
+	s.keys.leaveSlots(corrections, s.keys.setSoon)
 	results := make(chan error, len(corrections))
 	n := s.correct(now, corrections, func(c *pendingCall) { results <- c.err })
 	var err error
@@ -329,7 +329,7 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 		s.noteHealth(failure)
 		s.hooks.healthChanged(s.Address(), failure)
 	})
-	s.slotCounts.route = func(string) *Store {
+	s.keys.route = func(string) *Store {
 		if b.Open() {
 			return nil
 		}
@@ -342,7 +342,7 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 // it opens, all takes that are not sent yet end.
 func (s *Store) noteHealth(failure error) {
 	if failure != nil {
-		s.slotCounts.distrust()
+		s.keys.distrust()
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		s.failTakesLocked(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})

@@ -20,72 +20,80 @@ import (
 type delivery struct {
 	conns    *connections
 	asking   bool              // follows an ASK redirect of another node of the cluster
+	isProbe  bool              // of the distance
 	now      algorithms.Micros // 0 stands for the time of Redis
-	deadline time.Time         // no call can run any more after that
+	began    time.Time
+	deadline time.Time // no call can run any more after that
 	script   *redis.Script
 	calls    []*scriptCall
+	replied  bool // Redis has replied to one of them
 }
 
 // sendBatch makes one round trip for a batch, and ends its calls. The batch stays in flight until nextBatch.
 func (s *Store) sendBatch(b *batch) {
 	began := time.Now()
-	d := delivery{conns: s.acquire(), asking: b.isAsking(), deadline: began.Add(s.options.Timeout)}
+	d := &delivery{conns: s.acquire(), asking: b.isAsking(), isProbe: b.isProbe, began: began, deadline: began.Add(s.options.Timeout)}
 	defer s.release(d.conns)
-	ctx, cancel := context.WithDeadline(context.Background(), d.deadline)
-	defer cancel()
-
 	if b.isAlone() {
 		d.now = b.calls[0].now
 	}
-	head := wire.Head{Now: d.now, Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry}
-	n := b.split(s.names(), s.options.Cluster)
-	d.calls = b.scriptCalls[:n]
-	var failure error
-	if head.Expected, head.NotAfter, failure = s.schedule(ctx, d); failure == nil {
-		var set algorithms.Set
-		for _, sc := range d.calls {
-			set |= sc.writeMessage(s.names(), head)
-			if !sc.Fits() { // such a call is alone, because it is more work than a message may have
-				failure = errTooLarge
-			}
-		}
-		if failure == nil {
-			d.script = s.scriptFor(set)
-			d.deadline = s.runScript(ctx, d)
-			if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
-				s.queue.observeDistance(time.Since(first.payload.sent), b.isProbe)
-			}
-		}
-	}
-	replied := false
+	d.calls = b.scriptCalls[:b.split(s.names(), s.options.Cluster)]
+	failure := s.deliver(d)
 	for _, sc := range d.calls {
-		sc.err = failure
 		if failure == nil {
 			sc.err = sc.command.Err()
+		} else {
+			sc.err = failure
 		}
-		replied = replied || isReply(sc.err)
-		if sc.err == nil {
-			if sc.err = b.readReply(sc, sc.command.Val()); d.now == 0 && sc.reply.Now > 0 {
-				s.observeClock(sc.reply.Now, began)
-			}
-		}
-		if sc.err != nil {
-			sc.err = &store.SharedError{Err: asRedirect(sc.err)}
-		}
+		d.replied = d.replied || isReply(sc.err)
+		s.readReply(b, sc, d)
+		sc.chooseRetries()
 	}
-	var retries []*pendingCall
+	s.endBatch(d)
 	for _, sc := range d.calls {
-		retries = append(retries, sc.removeRetries()...)
-	}
-	s.endBatch(d.calls, retries, replied, began)
-	for _, sc := range d.calls {
-		s.slotCounts.recordReply(sc, d.deadline)
 		sc.endCalls()
 	}
 }
 
-// removeRetries removes and returns the calls that certainly did not run and may be sent again.
-func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
+// deliver writes the messages, and makes the round trip. After an error nothing was sent.
+func (s *Store) deliver(d *delivery) error {
+	ctx, cancel := context.WithDeadline(context.Background(), d.deadline)
+	defer cancel()
+	expected, notAfter, err := s.schedule(ctx, *d)
+	if err != nil {
+		return err
+	}
+	head := wire.Head{Now: d.now, Expected: expected, NotAfter: notAfter, Instance: s.keys.instance, SlotsExpiry: s.keys.expiry}
+	var set algorithms.Set
+	for _, sc := range d.calls {
+		set |= sc.writeMessage(s.names(), head)
+		if !sc.Fits() { // such a call is alone, because it is more work than a message may have
+			return errTooLarge
+		}
+	}
+	d.script = s.scriptFor(set)
+	d.deadline = s.runScript(ctx, *d)
+	if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
+		s.queue.observeDistance(time.Since(first.payload.sent), d.isProbe)
+	}
+	return nil
+}
+
+// readReply reads the reply to a script call, if there is one. Without a valid reply, sc.err is the error of all its
+// calls.
+func (s *Store) readReply(b *batch, sc *scriptCall, d *delivery) {
+	if sc.err == nil {
+		if sc.err = b.readReply(sc, sc.command.Val()); d.now == 0 && sc.reply.Now > 0 {
+			s.observeClock(sc.reply.Now, d.began)
+		}
+	}
+	if sc.err != nil {
+		sc.err = &store.SharedError{Err: asRedirect(sc.err)}
+	}
+}
+
+// chooseRetries moves the calls that certainly did not run and may be sent again from the calls to the retries.
+func (sc *scriptCall) chooseRetries() {
 	late := errors.Is(sc.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
 	unconnected := isTimeout(sc.err) && !sc.isSent()
@@ -99,11 +107,10 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 		retry := late || (unconnected || flushed || c.corrections != nil && notRun) && time.Since(c.queued) < c.maxQueued() && !c.resent
 		if retry {
 			c.resent = true
-			retries = append(retries, c)
+			sc.retries = append(sc.retries, c)
 		}
 		return retry
 	})
-	return retries
 }
 
 // endCalls ends the calls of a script call.

@@ -90,7 +90,7 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	o := c.options
 	o.Address = address
 	newClient, _ := o.clientFunc() // NewCluster has checked these options
-	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.slotCounts)}
+	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.keys)}
 	n.breaker = store.NewBreaker(n, func(failure error) {
 		n.noteHealth(failure)
 		if c.has(n) {

@@ -215,13 +215,13 @@ func TestLateError(t *testing.T) {
 				}
 				if random.IntN(2) == 0 {
 					want = errBusy
-					s.endBatch([]*scriptCall{{}}, nil, true, time.Now())
+					s.endBatch(&delivery{replied: true, calls: []*scriptCall{{}}})
 				} else {
 					want = errors.New(fmt.Sprint("failure ", i))
-					s.endBatch([]*scriptCall{{err: want}}, nil, false, time.Now())
+					s.endBatch(&delivery{calls: []*scriptCall{{err: want}}})
 				}
 			}
-			if got := s.queue.lateErrorLocked(c); got != want {
+			if got := s.queue.lateErrorLocked(c.queued); got != want {
 				t.Fatalf("seed %d: %v, want %v", seed, got, want)
 			}
 		})
@@ -243,7 +243,7 @@ func TestDeadlineOfCallMadeAgain(t *testing.T) {
 			b := new(batch)
 			b.calls = append(b.calls, s.newTakeCall(t.Context(), 0, request("k")))
 			b.split(s.names(), false)
-			set := b.scriptCalls[0].writeMessage(s.names(), wire.Head{Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry})
+			set := b.scriptCalls[0].writeMessage(s.names(), wire.Head{Instance: s.keys.instance, SlotsExpiry: s.keys.expiry})
 			d := delivery{conns: s.acquire(), deadline: time.Now().Add(timeout), script: s.scriptFor(set), calls: b.scriptCalls}
 			if deadline := s.runScript(t.Context(), d); deadline.Sub(server.seen().asked) != timeout {
 				t.Errorf("lacks the script %d times: the last call can run for %v, want %v", lacks, deadline.Sub(server.seen().asked), timeout)

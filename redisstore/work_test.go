@@ -12,7 +12,7 @@ import (
 
 // Slots that are left while Redis fails leave no state behind.
 func TestLeaveSlotsWithoutRedis(t *testing.T) {
-	counts := newSlotCounts(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
+	counts := newKeyStates(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
 	for n := range 1000 {
 		r := store.Request{Key: fmt.Sprint(n), Slots: &store.Slots{ID: "s", Limit: 1}}
 		r.Outcome.Slots.Taken = true
@@ -32,6 +32,8 @@ func TestWorkOfSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer Kill(s)
+	s.keys.table.Count("s", 0) // so a count must be set
 	const most = int(algorithms.MaxWork / algorithms.CounterWork)
 	requests := []store.Request{{Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"}}}
 	for name, test := range map[string]struct {
@@ -70,8 +72,8 @@ func TestFullMessage(t *testing.T) {
 		"takes of slots alone":       {before: func(*Store) {}, slots: slots, want: DefaultBatch},
 		"behind a give-back":         {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("k")} }, want: 400},
 		"behind one of another key":  {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("other")} }, want: DefaultBatch},
-		"when a count must be set":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("k")}) }, slots: slots, want: 400},
-		"when another one must be":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
+		"when a count must be set":   {before: func(s *Store) { s.keys.countSlots([]store.Request{*taken("k")}) }, slots: slots, want: 400},
+		"when another one must be":   {before: func(s *Store) { s.keys.countSlots([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
 		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSetCall(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
 	} {
 		s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})

@@ -129,9 +129,9 @@ func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
 	leave(l, *first, *again)
 }
 
-// Redis is silent while takes are parked behind a message: they fail with the takes in the queue, and the breaker opens.
+// Redis is silent while takes wait behind a message: they fail with the takes in the queue, and the breaker opens.
 // The count of slots is set once Redis replies again.
-func TestParkedTakesOfSilentRedis(t *testing.T) {
+func TestWaitingTakesOfSilentRedis(t *testing.T) {
 	for at := time.Duration(0); at < timeout; at += 9 * time.Millisecond {
 		t.Run(at.String(), func(t *testing.T) {
 			inBubble(t, 0, func(t *testing.T) {

@@ -7,8 +7,8 @@ type mistake struct{ name, file, old, new string }
 var mistakes = []mistake{
 	// The queue.
 	{
-		"a take overtakes a give-back", "redisstore/parked.go",
-		"	if len(q.correcting) == 0 {\n", "	if true {\n",
+		"a take overtakes a give-back", "redisstore/order.go",
+		"	if len(k.correcting) == 0 {\n", "	if true {\n",
 	},
 	{
 		"a message is never counted as ended", "redisstore/queue.go",
@@ -19,12 +19,12 @@ var mistakes = []mistake{
 		"	for ; b != nil; b = s.nextBatch(b) {\n", "	if b != nil {\n",
 	},
 	{
-		"parked calls are forgotten", "redisstore/queue.go",
-		"			back = append(back, parked...)\n", "",
+		"calls that have waited are forgotten", "redisstore/queue.go",
+		"				back = append(back, c)\n			} else {\n", "				_ = c\n			} else {\n",
 	},
 	{
-		"no call is parked behind corrections", "redisstore/queue.go",
-		"				q.correcting[c.key] = nil\n", "",
+		"no call waits for corrections", "redisstore/order.go",
+		"		k.correcting[c.key] = b\n", "",
 	},
 	// Messages.
 	{
@@ -75,7 +75,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a slot is free at once, and Redis hears of it later", "redisstore/redisstore.go",
-		"	s.slotCounts.leaveSlots(corrections, s.slotCounts.setSoon)\n	s.correct(0,", "	s.slotCounts.leaveSlots(corrections, nil)\n	s.correct(0,",
+		"	s.keys.leaveSlots(corrections, s.keys.setSoon)\n	s.correct(0,", "	s.keys.leaveSlots(corrections, nil)\n	s.correct(0,",
 	},
 	{
 		"takes do not wait while a count is set", "redisstore/internal/slots/slots.go",
@@ -92,7 +92,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a slot that moves is not asked for", "redisstore/cluster.go",
-		"asking = nil, to.kind == \"ASK\"", "asking = nil, false",
+		"asking: to.kind == \"ASK\"", "asking: false",
 	},
 	{
 		"the slots of a cluster are learned once", "redisstore/topology.go",

@@ -1,0 +1,188 @@
+package redisstore
+
+import (
+	"slices"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Connections can reorder messages. So no call is sent while a message is in flight that it must not overtake: a
+// message with corrections of its key, or one with slots of its names, as package slots says. The call leaves the
+// queue, and returns to it when that message has ended.
+
+// awaited is what a call waits for: the message with corrections of a key, or messages with slots of a name.
+type awaited struct{ correctedKey, slots string }
+
+// hasRoomLocked reports whether the next call of a queue may join a batch, which has at most so many takes. More takes
+// join it only if the batch corrects their key or sets their slots. They would have to wait for its end. Otherwise
+// the requests of a single key would have one small batch in flight at a time. This is slow if Redis is far away.
+func (k *keyStates) hasRoomLocked(b *batch, c *pendingCall, most int) bool {
+	switch {
+	case len(b.calls) == 0:
+		return true
+	case c.alone || b.isAlone() || b.work+c.work > algorithms.MaxWork:
+		return false
+	case b.takes < most:
+		return true
+	}
+	return k.correcting[c.key] == b || b.setsSlotsOf(c)
+}
+
+// admitLocked prepares a call of a store for a batch, and reports whether the batch gets the call. Otherwise the call
+// waits, or has ended.
+func (k *keyStates) admitLocked(s *Store, b *batch, c *pendingCall, now time.Time) bool {
+	if key, found := k.correctedKeyLocked(b, c); found {
+		k.addWaitingLocked(s, c, awaited{correctedKey: key}, algorithms.Forever)
+		return false
+	}
+	if len(c.slotNames) > 0 && !k.admitSlotsLocked(s, b, c, k.at(now)) {
+		return false
+	}
+	if c.corrections != nil {
+		k.correcting[c.key] = b
+	}
+	return true
+}
+
+// correctedKeyLocked returns a key of the call with corrections in flight in another batch.
+func (k *keyStates) correctedKeyLocked(b *batch, c *pendingCall) (key string, found bool) {
+	if len(k.correcting) == 0 {
+		return "", false
+	}
+	for i := range c.requests {
+		if in := k.correcting[c.requests[i].Key]; in != nil && in != b {
+			return c.requests[i].Key, true
+		}
+	}
+	in := k.correcting[c.key]
+	return c.key, in != nil && in != b
+}
+
+// admitSlotsLocked is admitLocked for the slots of a call. A take doesn't wait until a lost message can no longer run.
+// It ends with the failure of this message, because its caller asked a Redis that failed.
+func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now algorithms.Micros) bool {
+	for _, name := range c.slotNames {
+		if b.slotsOp(name) != nil { // its operation comes before all takes of the batch
+			continue
+		}
+		wait := k.table.Wait(name, now)
+		if wait == 0 {
+			continue
+		}
+		if c.requests != nil && wait < algorithms.Forever && k.lost != nil {
+			c.fail(k.lost)
+		} else {
+			k.addWaitingLocked(s, c, awaited{slots: name}, wait)
+		}
+		return false
+	}
+	k.addOpsLocked(b, c, now)
+	if c.setName != "" && b.slotsOp(c.setName) == nil { // another call has set the count
+		c.end(true, nil)
+		return false
+	}
+	return true
+}
+
+// addWaitingLocked lets a call of a store wait, but not longer than a time.
+func (k *keyStates) addWaitingLocked(s *Store, c *pendingCall, a awaited, most algorithms.Micros) {
+	c.store = s
+	k.waiting[a] = append(k.waiting[a], c)
+	if most < algorithms.Forever && len(k.waiting[a]) == 1 {
+		time.AfterFunc(time.Duration(most)*time.Microsecond, func() {
+			k.mu.Lock()
+			calls := k.removeWaitingLocked(a)
+			k.mu.Unlock()
+			requeue(calls)
+		})
+	}
+}
+
+func (k *keyStates) removeWaitingLocked(a awaited) []*pendingCall {
+	calls := k.waiting[a]
+	delete(k.waiting, a)
+	return calls
+}
+
+// endLocked records the end of a script call. Without a reply, the script call can run until the deadline. endLocked
+// returns the calls that have waited for it. Takes among them end with the failure, if it is not nil.
+func (k *keyStates) endLocked(sc *scriptCall, deadline time.Time, failure error) (waited []*pendingCall) {
+	for _, calls := range [...][]*pendingCall{sc.calls, sc.retries} {
+		for _, c := range calls {
+			if c.corrections != nil {
+				delete(k.correcting, c.key)
+				waited = append(waited, k.removeWaitingLocked(awaited{correctedKey: c.key})...)
+			}
+		}
+	}
+	k.recordSlotsLocked(sc, deadline)
+	for _, op := range sc.slotsOps {
+		waited = append(waited, k.removeWaitingLocked(awaited{slots: op.name})...)
+	}
+	if failure != nil {
+		waited = failTakes(waited, failure)
+	}
+	return waited
+}
+
+// waitingCalls returns how many calls wait.
+func (k *keyStates) waitingCalls() (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, calls := range k.waiting {
+		n += len(calls)
+	}
+	return n
+}
+
+// failTakes ends the takes of a store that wait.
+func (k *keyStates) failTakes(s *Store, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for a, calls := range k.waiting {
+		calls = slices.DeleteFunc(calls, func(c *pendingCall) bool { return c.store == s && c.failTake(err) })
+		if k.waiting[a] = calls; len(calls) == 0 {
+			delete(k.waiting, a)
+		}
+	}
+}
+
+// failTakes ends the takes among calls with err, and returns the other calls.
+func failTakes(calls []*pendingCall, err error) (others []*pendingCall) {
+	return slices.DeleteFunc(calls, func(c *pendingCall) bool { return c.failTake(err) })
+}
+
+// failTake ends the call with err if it is a take, and reports whether it is.
+func (c *pendingCall) failTake(err error) bool {
+	isTake := c.requests != nil
+	if isTake {
+		c.fail(err)
+	}
+	return isTake
+}
+
+// requeue puts calls that have waited back into their queues, and has them sent.
+func requeue(calls []*pendingCall) {
+	byStore := make(map[*Store][]*pendingCall)
+	for _, c := range calls {
+		byStore[c.store] = append(byStore[c.store], c)
+	}
+	for s, calls := range byStore {
+		s.queue.mu.Lock()
+		s.queue.putBackLocked(calls)
+		s.scheduleSendLocked()
+		s.queue.mu.Unlock()
+	}
+}
+
+// putBackLocked puts calls back into the queue, in the order in which they were first queued. A take must not overtake
+// a correction that was queued before it. They can share another key than the one for which the take has waited.
+func (q *queue) putBackLocked(calls []*pendingCall) {
+	if len(calls) == 0 {
+		return
+	}
+	all := append(calls, q.calls...)
+	slices.SortStableFunc(all, func(a, b *pendingCall) int { return a.queued.Compare(b.queued) })
+	q.calls = all
+}

@@ -64,7 +64,7 @@ type Table struct {
 	unconfirmed int
 	maxIdle     int
 	losses      int // how often Redis may have lost its counts
-	// credit and lastDue spread the Sets over time; see Due.
+	// credit and lastDue, the instant of the last call of Due, spread the Sets over time; see addCredit.
 	credit, lastDue Micros
 }
 
@@ -251,19 +251,13 @@ func (t *Table) Count(name string, now Micros) {
 // In a time t, Due returns the share t/10s of all keys, even if they are not due yet. So keys that
 // were set together, as after an outage, don't stay together.
 func (t *Table) Due(now Micros, limit int) (names []string) {
-	since := Micros(len(t.keys)) * min(now-t.lastDue, t.setEvery)
-	limit = max(limit, int(2*since/t.setEvery))
-	t.credit = min(t.credit+since, Micros(len(t.keys))*t.setEvery)
-	t.lastDue = now
-	for k := t.first(); k != nil && len(names) < limit; k = t.first() {
-		if k.due > now && (t.credit < t.setEvery || k.stale) {
+	limit = max(limit, int(2*t.addCredit(now)/t.setEvery))
+	for len(names) < limit {
+		k := t.first()
+		if k == nil || k.due > now && !t.maySetEarly(k) {
 			break
 		}
-		if k.held == 0 && k.inFlight == 0 && now >= max(k.lastUsed, k.blockedUntil)+t.expiry {
-			t.drop(k) // the count has also expired in Redis
-			continue
-		}
-		if k.idle != inUse && t.hasTooManyIdle() && now >= k.blockedUntil {
+		if t.mayForget(k, now) {
 			t.drop(k)
 			continue
 		}
@@ -275,6 +269,27 @@ func (t *Table) Due(now Micros, limit int) (names []string) {
 		}
 	}
 	return names
+}
+
+// addCredit adds and returns the credit for the time since the last call. One Set costs a credit of setEvery, which each
+// key earns in this time.
+func (t *Table) addCredit(now Micros) (earned Micros) {
+	keys := Micros(len(t.keys))
+	earned = keys * min(now-t.lastDue, t.setEvery)
+	t.credit = min(t.credit+earned, keys*t.setEvery)
+	t.lastDue = now
+	return earned
+}
+
+// maySetEarly reports whether a key may be set before it is due.
+func (t *Table) maySetEarly(k *key) bool { return t.credit >= t.setEvery && !k.stale }
+
+// mayForget reports whether a key can be dropped: its count has also expired in Redis, or too many keys are idle.
+func (t *Table) mayForget(k *key, now Micros) bool {
+	if k.held == 0 && k.inFlight == 0 && now >= max(k.lastUsed, k.blockedUntil)+t.expiry {
+		return true
+	}
+	return k.idle != inUse && t.hasTooManyIdle() && now >= k.blockedUntil
 }
 
 // Postpone is called instead of Prepare if a key can't be set now, because Redis is known to fail.

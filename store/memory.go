@@ -233,10 +233,10 @@ func (m *Memory) countSlots(requests []Request, bound slotBound) bool {
 			return false
 		}
 		e.state.A++
-		tx.entries = append(tx.entries, e)
+		tx.addItem(r).slots = e
 	}
-	for i := range tx.entries {
-		tx.save(&tx.entries[i], neverExpires)
+	for i := range tx.items {
+		tx.save(&tx.items[i].slots, neverExpires)
 	}
 	return true
 }

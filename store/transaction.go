@@ -21,15 +21,20 @@ type transaction struct {
 	overflowLocked bool
 	overflowed     []string // the zones that found no room, for Memory.full
 
-	// entries has the entries of each request in the order of its limits, then its slots, then
-	// its ban. The other slices are the input of algorithms.Take.
-	entries []entry
-	checks  []algorithms.Check
-	slots   []algorithms.SlotsCheck
-	bans    []algorithms.BanCheck
-	zones   []algorithms.Request
+	items []item
+	zones []algorithms.Request // of the items: the input of algorithms.Take
 
 	charged [1]Request // the request of charge
+}
+
+// item is a request that is decided, with its entries and what algorithms.Take decides about each.
+type item struct {
+	request    *Request
+	limits     []entry
+	checks     []algorithms.Check // of limits, which is the order of algorithms.Request
+	slots, ban entry
+	slotsCheck algorithms.SlotsCheck
+	banCheck   algorithms.BanCheck
 }
 
 // entry is a budget, a count of slots or a ban, as it was found in a shard.
@@ -39,6 +44,13 @@ type entry struct {
 	zone   *zoneUsage // nil in the overflow shard, which isn't counted
 	before algorithms.State
 	stored
+}
+
+// relocateLocked finds an entry again after a sweep of its shard. It ignores the zero entry.
+func (e *entry) relocateLocked() {
+	if e.shard != nil {
+		e.shard.relocateLocked(e.name, &e.stored)
+	}
 }
 
 // neverExpires is the expiry of a count of slots, which is dropped when all slots are given back.
@@ -97,42 +109,55 @@ func (tx *transaction) end() {
 		}
 	}
 	clear(tx.overflowed)
-	tx.clearEntries()
+	tx.clearItems()
 	decisions := tx.charged[0].Outcome.Decisions
 	*tx = transaction{
 		keys: tx.keys[:0], locked: tx.locked[:0], overflowed: tx.overflowed[:0],
-		entries: tx.entries, checks: tx.checks, slots: tx.slots, bans: tx.bans, zones: tx.zones,
+		items: tx.items, zones: tx.zones,
 	}
 	tx.charged[0].Outcome.Decisions = decisions
 	transactions.Put(tx)
 }
 
-// clearEntries empties the working memory of decide.
-func (tx *transaction) clearEntries() {
-	clear(tx.entries)
-	clear(tx.checks)
-	clear(tx.bans)
+// clearItems empties the working memory of decide. The items keep the memory of their slices.
+func (tx *transaction) clearItems() {
+	for i := range tx.items {
+		it := &tx.items[i]
+		clear(it.limits)
+		clear(it.checks)
+		*it = item{limits: it.limits[:0], checks: it.checks[:0]}
+	}
 	clear(tx.zones)
-	tx.entries, tx.checks, tx.slots, tx.bans, tx.zones = tx.entries[:0], tx.checks[:0], tx.slots[:0], tx.bans[:0], tx.zones[:0]
+	tx.items, tx.zones = tx.items[:0], tx.zones[:0]
+}
+
+// addItem adds an item without entries.
+func (tx *transaction) addItem(r *Request) *item {
+	n := len(tx.items)
+	tx.items = slices.Grow(tx.items, 1)[:n+1]
+	tx.items[n].request = r
+	return &tx.items[n]
 }
 
 // decide decides requests, charges them, and fills in their outcomes. first is the index of the
 // first request.
 func (tx *transaction) decide(first int, requests []Request) (allowed bool) {
 	for i := range requests {
-		tx.findEntries(first+i, &requests[i])
+		tx.findEntries(first+i, tx.addItem(&requests[i]))
 	}
-	tx.linkEntries(requests)
+	for i := range tx.items { // all entries are found, so no item moves any more
+		tx.zones = append(tx.zones, tx.items[i].link())
+	}
 	allowed = algorithms.Take(tx.zones, tx.now)
-	rest := tx.entries
-	for i := range requests {
-		rest = rest[tx.fillOutcome(&requests[i], &tx.zones[i], rest):]
+	for i := range tx.items {
+		tx.fillOutcome(&tx.items[i])
 	}
 	return allowed
 }
 
-// findEntries finds the budgets of a request, its slots and its ban.
-func (tx *transaction) findEntries(request int, r *Request) {
+// findEntries finds the budgets of an item, its slots and its ban.
+func (tx *transaction) findEntries(request int, it *item) {
+	r := it.request
 	if len(r.Limits) == 0 && r.Slots == nil && r.Ban == nil {
 		return
 	}
@@ -143,58 +168,47 @@ func (tx *transaction) findEntries(request int, r *Request) {
 		if e.exists && l.KeptAfterReset() && e.expires <= tx.now { // an expired budget with Initial begins again
 			e.state = algorithms.State{}
 		}
-		tx.entries = append(tx.entries, e)
-		tx.checks = append(tx.checks, algorithms.Check{Limit: l.Limit})
+		it.limits = append(it.limits, e)
+		it.checks = append(it.checks, algorithms.Check{Limit: l.Limit})
 	}
 	if s := r.Slots; s != nil {
-		tx.entries = append(tx.entries, tx.findOrShare(request, zone, s.ID, r.Peek))
-		tx.slots = append(tx.slots, algorithms.SlotsCheck{Limit: s.Limit})
+		it.slots = tx.findOrShare(request, zone, s.ID, r.Peek)
 	}
 	if b := r.Ban; b != nil {
-		tx.entries = append(tx.entries, tx.find(request, zone, b.ID))
-		tx.bans = append(tx.bans, algorithms.BanCheck{Ban: b.Ban})
+		it.ban = tx.find(request, zone, b.ID)
 	}
 }
 
-// linkEntries makes the input of algorithms.Take, which refers to the states of the entries. It runs
-// after all entries are found, because the slices move while they grow.
-func (tx *transaction) linkEntries(requests []Request) {
-	entries, checks, slots, bans := tx.entries, tx.checks, tx.slots, tx.bans
-	for i := range requests {
-		r := &requests[i]
-		z := algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Peek: r.Peek}
-		z.Checks, checks = checks[:len(r.Limits)], checks[len(r.Limits):]
-		for j := range z.Checks {
-			z.Checks[j].State = &entries[j].state
-			entries[j].before = entries[j].state
-		}
-		entries = entries[len(r.Limits):]
-		if r.Slots != nil {
-			z.Slots, slots = &slots[0], slots[1:]
-			z.Slots.InFlight = entries[0].state.A
-			entries = entries[1:]
-		}
-		if r.Ban != nil {
-			z.Ban, bans = &bans[0], bans[1:]
-			z.Ban.State = &entries[0].state
-			entries[0].before = entries[0].state
-			entries = entries[1:]
-		}
-		tx.zones = append(tx.zones, z)
+// link returns the input of algorithms.Take, which refers to the states of the item's entries.
+func (it *item) link() algorithms.Request {
+	r := it.request
+	z := algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Peek: r.Peek, Checks: it.checks}
+	for i := range it.limits {
+		e := &it.limits[i]
+		e.before, it.checks[i].State = e.state, &e.state
 	}
+	if r.Slots != nil {
+		it.slotsCheck = algorithms.SlotsCheck{Limit: r.Slots.Limit, InFlight: it.slots.state.A}
+		z.Slots = &it.slotsCheck
+	}
+	if r.Ban != nil {
+		it.ban.before = it.ban.state
+		it.banCheck = algorithms.BanCheck{Ban: r.Ban.Ban, State: &it.ban.state}
+		z.Ban = &it.banCheck
+	}
+	return z
 }
 
-// fillOutcome fills in the outcome of a request, and saves the entries that have changed. The entries
-// of the request are the first n entries.
-func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []entry) (n int) {
+// fillOutcome fills in the outcome of the request of an item, and saves the entries that have changed.
+func (tx *transaction) fillOutcome(it *item) {
+	r := it.request
 	o := &r.Outcome
 	*o = Outcome{At: tx.now, Decisions: o.Decisions[:0], Slots: SlotsOutcome{Free: true}}
-	for j := range z.Checks {
-		d, e := z.Checks[j].Decision, &entries[n]
-		n++
+	for i := range it.limits {
+		d, e := it.checks[i].Decision, &it.limits[i]
 		if d.Charged > 0 || e.state != e.before {
 			expires := tx.now + d.ResetAfter
-			if l := &r.Limits[j]; l.KeptAfterReset() {
+			if l := &r.Limits[i]; l.KeptAfterReset() {
 				expires = l.Expires(&e.state)
 			}
 			tx.save(e, expires)
@@ -202,18 +216,16 @@ func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []
 		d.Receipt.Shared = d.Receipt != (algorithms.Receipt{}) && e.zone == nil
 		o.Decisions = append(o.Decisions, d)
 	}
-	if s := z.Slots; s != nil {
-		e := &entries[n]
-		n++
+	if r.Slots != nil {
+		s, e := &it.slotsCheck, &it.slots
 		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Shared: e.zone == nil}
 		if s.Taken {
 			e.state.A = s.InFlight
 			tx.save(e, neverExpires)
 		}
 	}
-	if z.Ban != nil {
-		d, e := z.Ban.Decision, &entries[n]
-		n++
+	if r.Ban != nil {
+		d, e := it.banCheck.Decision, &it.ban
 		// A key without room is not banned: a shared ban would ban all such keys.
 		if e.exists || !d.Began && e.state == e.before || tx.hasRoom(e.zone) {
 			o.Ban = BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
@@ -226,7 +238,6 @@ func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []
 		}
 	}
 	o.SetVerdict()
-	return n
 }
 
 // refund gives back n events to each limit of a request.
@@ -251,7 +262,7 @@ func (tx *transaction) refund(request int, r *Request, n int64) {
 
 // charge charges n events to each limit of a request, as far as there is room.
 func (tx *transaction) charge(request int, r *Request, mode algorithms.Mode, n int64) {
-	tx.clearEntries()
+	tx.clearItems()
 	c := &tx.charged[0]
 	*c = Request{
 		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: mode, Cost: n,
@@ -344,9 +355,13 @@ func (tx *transaction) reclaim(zone *zoneUsage) bool {
 		sweeps++
 	}
 	m.nextReclaim.Store(first + n)
-	for i := range tx.entries { // the sweeps may have dropped or moved them
-		e := &tx.entries[i]
-		e.shard.relocateLocked(e.name, &e.stored)
+	for i := range tx.items { // the sweeps may have dropped or moved their entries
+		it := &tx.items[i]
+		for j := range it.limits {
+			it.limits[j].relocateLocked()
+		}
+		it.slots.relocateLocked()
+		it.ban.relocateLocked()
 	}
 	return tx.hasRoom(zone)
 }

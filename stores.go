@@ -67,7 +67,7 @@ func (b *redisBackend) IsCluster() bool {
 
 func (b *redisBackend) DecidedWithout() *limiter.OutageCounts { return &b.outageLog.OutageCounts }
 
-func (b *redisBackend) Failing() int { return b.redis.Failing() }
+func (b *redisBackend) Failing() int { return b.redis.Stats().Failing }
 
 // Destruct implements [caddy.Destructor]. Caddy calls it when no configuration uses the backend any
 // more.

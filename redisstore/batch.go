@@ -28,6 +28,7 @@ type batch struct {
 	slotsOps    []slotsOp      // at most one for each name
 	slotsOpAt   map[string]int // the position in slotsOps of each name
 	scriptCalls []*scriptCall
+	splitAt     map[int]int // the position in scriptCalls of each hash slot
 	takes       int
 	work        int64     // see [algorithms.MaxWork]
 	isProbe     bool      // of the distance
@@ -76,6 +77,7 @@ func (b *batch) reset() {
 	clear(b.calls)
 	clear(b.slotsOps)
 	clear(b.slotsOpAt)
+	clear(b.splitAt)
 	b.calls, b.slotsOps = b.calls[:0], b.slotsOps[:0]
 	for _, sc := range b.scriptCalls {
 		clear(sc.calls)
@@ -85,46 +87,43 @@ func (b *batch) reset() {
 	}
 }
 
-// scriptCallAt returns the n-th script call. It makes the script call if there are only n.
-func (b *batch) scriptCallAt(n int) *scriptCall {
-	if n == len(b.scriptCalls) {
-		b.scriptCalls = append(b.scriptCalls, new(scriptCall))
-	}
-	return b.scriptCalls[n]
-}
-
-// split divides the batch into script calls, and returns their number.
-func (b *batch) split(names wire.Names, bySlot bool) int {
-	if !bySlot {
-		sc := b.scriptCallAt(0)
-		sc.calls = append(sc.calls, b.calls...)
-		for i := range b.slotsOps {
-			sc.slotsOps = append(sc.slotsOps, &b.slotsOps[i])
-		}
-		return 1
-	}
-	indexes := make(map[int]int, len(b.calls))
-	scriptCallOf := func(slot int) *scriptCall {
-		n, found := indexes[slot]
-		if !found {
-			n = len(indexes)
-			indexes[slot] = n
-		}
-		return b.scriptCallAt(n)
-	}
+// split divides the batch into script calls, and returns them: one for each hash slot, or a single one for all.
+func (b *batch) split(names wire.Names, bySlot bool) []*scriptCall {
 	for _, c := range b.calls {
-		slot := names.Slot(c.key)
-		if c.setName != "" {
+		slot := 0
+		if bySlot && c.setName != "" {
 			slot = wire.SlotOfName(c.setName)
+		} else if bySlot {
+			slot = names.Slot(c.key)
 		}
-		sc := scriptCallOf(slot)
+		sc := b.scriptCallOf(slot)
 		sc.calls = append(sc.calls, c)
 	}
 	for i := range b.slotsOps {
-		sc := scriptCallOf(wire.SlotOfName(b.slotsOps[i].name))
+		slot := 0
+		if bySlot {
+			slot = wire.SlotOfName(b.slotsOps[i].name)
+		}
+		sc := b.scriptCallOf(slot)
 		sc.slotsOps = append(sc.slotsOps, &b.slotsOps[i])
 	}
-	return len(indexes)
+	return b.scriptCalls[:len(b.splitAt)]
+}
+
+// scriptCallOf returns the script call of a hash slot. It makes the script call if there is none.
+func (b *batch) scriptCallOf(slot int) *scriptCall {
+	n, found := b.splitAt[slot]
+	if !found {
+		if b.splitAt == nil {
+			b.splitAt = make(map[int]int)
+		}
+		n = len(b.splitAt)
+		b.splitAt[slot] = n
+		if n == len(b.scriptCalls) {
+			b.scriptCalls = append(b.scriptCalls, new(scriptCall))
+		}
+	}
+	return b.scriptCalls[n]
 }
 
 // writeMessage writes the message, and returns the set that the script needs.
@@ -189,9 +188,9 @@ func scriptSetFor(requests []store.Request) (set algorithms.Set) {
 	return set
 }
 
-// readReply reads the reply to a script call. The error is that of all calls; an error of one call
+// parseReply reads the reply to a script call. The error is that of all calls; an error of one call
 // is set in the call.
-func (b *batch) readReply(sc *scriptCall, text string) error {
+func (b *batch) parseReply(sc *scriptCall, text string) error {
 	r := &sc.reply
 	if err := r.Read(text); err != nil || r.Late {
 		return cmp.Or(err, errLate)
@@ -208,7 +207,7 @@ func (b *batch) readReply(sc *scriptCall, text string) error {
 			sc.found = sc.found[:0]
 			c.allowed, sc.found, c.err = r.Take(c.requests, sc.found)
 			if c.err == nil {
-				b.recordSlots(c, sc.found)
+				b.recordSlots(c.slots, sc.found)
 			}
 		}
 		for _, one := range c.corrections {
@@ -230,23 +229,18 @@ func (b *batch) readReply(sc *scriptCall, text string) error {
 func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 
 // recordSlots records how many slots a take found and took.
-func (b *batch) recordSlots(c *pendingCall, found []int64) {
-	n := 0
-	for i := range c.requests {
-		r := &c.requests[i]
-		if r.Slots == nil {
+func (b *batch) recordSlots(uses []slotsUse, found []int64) {
+	for i, u := range uses {
+		if u.takes() == 0 {
 			continue
 		}
-		if !r.Peek {
-			op := b.slotsOp(c.slotNames[n])
-			if !op.known {
-				op.found, op.known = found[n], true
-			}
-			if r.Outcome.Slots.Taken {
-				op.taken++
-			}
+		op := b.slotsOp(u.name)
+		if !op.known {
+			op.found, op.known = found[i], true
 		}
-		n++
+		if u.request.Outcome.Slots.Taken {
+			op.taken++
+		}
 	}
 }
 
@@ -262,10 +256,10 @@ func (b *batch) addSlotsOp(op slotsOp) {
 // setsSlotsOf reports whether the batch sets the count of the first slots of a call. Such a call would have to wait
 // for the end of the batch.
 func (b *batch) setsSlotsOf(c *pendingCall) bool {
-	if len(c.slotNames) == 0 {
+	if len(c.slots) == 0 {
 		return false
 	}
-	op := b.slotsOp(c.slotNames[0])
+	op := b.slotsOp(c.slots[0].name)
 	return op != nil && op.Set
 }
 
@@ -309,16 +303,3 @@ type noRetryCmd struct{ *redis.StringCmd }
 
 // NoRetry implements [redis.Cmder].
 func (noRetryCmd) NoRetry() bool { return true }
-
-// slotsTaken returns how many slots of its n-th name the call takes: 1, or 0 if it only reads or sets the count.
-func (c *pendingCall) slotsTaken(n int) int {
-	for i := range c.requests {
-		if r := &c.requests[i]; r.Slots != nil {
-			if n == 0 && !r.Peek {
-				return 1
-			}
-			n--
-		}
-	}
-	return 0
-}

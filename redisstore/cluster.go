@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ type Cluster struct {
 	hooks   Hooks
 
 	slotNodes [wire.SlotCount]atomic.Pointer[node] // the node of each slot; nil while unknown
-	keys      *keyStates
+	corrector
 
 	mu           sync.Mutex
 	nodes        map[string]*node // by address
@@ -72,7 +73,7 @@ func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{options: o, hooks: hooks, nodes: make(map[string]*node)}
-	c.keys = newKeyStates(o.names(), o.SlotExpiry, c.route)
+	c.corrector = corrector{newKeyStates(o.names(), o.SlotExpiry, c.route), c.correctKey}
 	c.keys.setMoved = c.setMoved
 	return c, nil
 }
@@ -95,19 +96,10 @@ func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []
 	if len(requests) == 0 {
 		return true, nil
 	}
-	if haveOneKey(requests) {
-		return c.takeKey(ctx, now, requests)
+	if slices.ContainsFunc(requests, func(r store.Request) bool { return r.Key != requests[0].Key }) {
+		return c.takeCrossKey(ctx, now, requests)
 	}
-	return c.takeCrossKey(ctx, now, requests)
-}
-
-func haveOneKey(requests []store.Request) bool {
-	for i := range requests[1:] {
-		if requests[i+1].Key != requests[0].Key {
-			return false
-		}
-	}
-	return true
+	return c.takeKey(ctx, now, requests)
 }
 
 // route returns the store of the node that has a name, or nil if the node fails or is unknown.
@@ -134,7 +126,7 @@ func (c *Cluster) setMoved(name string) {
 // requests apply.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
 	sent, retrying := requests, false
-	err = c.withKey(ctx, requests[0].Key, func(h hop) error {
+	err = c.withSlot(ctx, c.names().Slot(requests[0].Key), func(h hop) error {
 		call := h.newTakeCall(ctx, now, sent)
 		if retrying {
 			allowed, err = h.sendAlone(ctx, call)
@@ -160,60 +152,20 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 	return allowed, err
 }
 
-// Correct implements [store.Store], at the time of the nodes.
-func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
-	c.keys.leaveSlots(corrections, c.keys.setSoon)
-	c.correct(0, corrections, func(err error) {
-		if err != nil && failed != nil {
-			failed(err)
-		}
-	})
-}
-
-// LeaveSlots records that requests no longer hold their slots, without a message to any node.
-func (c *Cluster) LeaveSlots(corrections []store.Correction) {
-	c.keys.leaveSlots(corrections, nil)
-}
-
-// CountSlots counts slots that another store has granted.
-func (c *Cluster) CountSlots(requests []store.Request) { c.keys.countSlots(requests) }
-
-// CorrectAt is Correct at a given instant; 0 stands for the time of the nodes. It returns when the
-// corrections are made.
-func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
-	c.keys.leaveSlots(corrections, c.keys.setSoon)
-	results := make(chan error, len(corrections))
-	for range c.correct(now, corrections, func(err error) { results <- err }) {
-		err = cmp.Or(err, <-results)
-	}
-	return err
-}
-
-// correct makes corrections, in a call or more for each key. It returns the number of calls; ended
-// is called for each.
-func (c *Cluster) correct(now algorithms.Micros, corrections []store.Correction, ended func(error)) (n int) {
-	for _, call := range correctionCalls(now, corrections) {
-		n++
-		c.correctKey(call, ended)
-	}
-	return n
-}
-
 // correctKey queues a call with corrections of one key. If the node is unknown or redirects,
 // correctKey continues in the background.
 func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
+	slot := c.names().Slot(call.key)
 	retry := func() {
-		err := c.withKey(context.Background(), call.key, func(h hop) error {
-			again := &pendingCall{
-				corrections: call.corrections, key: call.key, now: call.now, alone: true, work: call.work,
-				queued: time.Now(), done: make(chan struct{}, 1),
-			}
+		err := c.withSlot(context.Background(), slot, func(h hop) error {
+			again := &pendingCall{corrections: call.corrections, key: call.key, now: call.now, work: call.work, queued: time.Now()}
+			again.done = make(chan struct{}, 1)
 			_, err := h.sendAlone(context.Background(), again)
 			return toStoreError(context.Background(), err)
 		})
 		ended(err)
 	}
-	n := c.slotNodes[c.names().Slot(call.key)].Load()
+	n := c.slotNodes[slot].Load()
 	if n == nil {
 		go retry()
 		return
@@ -240,7 +192,7 @@ func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 // ChangeAt is Change at a given instant; 0 stands for the time of the nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
 	for _, one := range keyChanges(c.names(), now, change) { // each can be on another node while their slot moves
-		err := c.withKey(ctx, change.Key, func(h hop) error {
+		err := c.withSlot(ctx, c.names().Slot(change.Key), func(h hop) error {
 			waiting, cancel := context.WithDeadline(ctx, h.deadline)
 			defer cancel()
 			one.asking = h.asking
@@ -275,13 +227,8 @@ func (h hop) sendAlone(ctx context.Context, c *pendingCall) (allowed bool, err e
 	return allowed, err
 }
 
-// withKey calls do with the node that has a key, within the timeout, and follows
-// redirects. A node that redirects has done nothing.
-func (c *Cluster) withKey(ctx context.Context, key string, do func(hop) error) error {
-	return c.withSlot(ctx, c.names().Slot(key), do)
-}
-
-// withSlot is withKey for a slot.
+// withSlot calls do with the node that has a slot, within the timeout, and follows redirects. A node that redirects has
+// done nothing.
 func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (err error) {
 	h := hop{deadline: time.Now().Add(c.options.Timeout)}
 	for hops := 1; ; hops++ {
@@ -359,22 +306,6 @@ func (c *Cluster) hasMoved(ctx context.Context, slot int, n *node, deadline time
 
 func (c *Cluster) names() wire.Names { return c.options.names() }
 
-// Failing returns the number of nodes that have failed and get no calls now. It counts one more if
-// no slots are known, because no node replied with them.
-func (c *Cluster) Failing() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, one := range c.nodes {
-		if one.breaker.Open() {
-			n++
-		}
-	}
-	if c.refreshErr != nil {
-		n++
-	}
-	return n
-}
-
 // allNodes returns the known nodes. It waits until they are known.
 func (c *Cluster) allNodes(ctx context.Context) ([]*node, error) {
 	deadline, ok := ctx.Deadline()
@@ -386,11 +317,7 @@ func (c *Cluster) allNodes(ctx context.Context) ([]*node, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var nodes []*node
-	for _, n := range c.nodes {
-		nodes = append(nodes, n)
-	}
-	return nodes, nil
+	return slices.Collect(maps.Values(c.nodes)), nil
 }
 
 // Check returns an error if a node with slots does not run every command of the scripts.

@@ -21,34 +21,24 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.MasterName == "" {
-		return func() *redis.Client {
-			return recovering(redis.NewClient(&redis.Options{
-				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
-				Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
-				// Take has its own deadline, which comes first.
-				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
-				ContextTimeoutEnabled: true,
-				// A command that charges is never sent twice: see [noRetryCmd].
-				MaxRetries:               -1,
-				DialerRetries:            1, // the next request is the next try
-				DisableIdentity:          true,
-				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-			}))
-		}, nil
+	options := &redis.UniversalOptions{
+		Addrs: []string{o.Address}, Username: o.Username, Password: o.Password, DB: o.DB,
+		Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+		// Take has its own deadline, which comes first.
+		ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
+		ContextTimeoutEnabled: true,
+		// A command that charges is never sent twice: see [noRetryCmd].
+		MaxRetries:               -1,
+		DialerRetries:            1, // the next request is the next try
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	return func() *redis.Client { // with the settings above; it has no maintenance notifications
-		return recovering(redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: o.MasterName, SentinelAddrs: o.hosts(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-			Username: o.Username, Password: o.Password, DB: o.DB,
-			Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
-			ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
-			ContextTimeoutEnabled: true,
-			MaxRetries:            -1,
-			DialerRetries:         1,
-			DisableIdentity:       true,
-		}))
-	}, nil
+	if o.MasterName == "" {
+		return func() *redis.Client { return recovering(redis.NewClient(options.Simple())) }, nil
+	}
+	options.Addrs, options.MasterName = o.hosts(), o.MasterName
+	options.SentinelUsername, options.SentinelPassword = o.SentinelUsername, o.SentinelPassword
+	return func() *redis.Client { return recovering(redis.NewFailoverClient(options.Failover())) }, nil
 }
 
 // connections are the connections of one client. Once retired, or once the store is closed, they

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -87,20 +86,6 @@ func explainSentinel(ctx context.Context, client *redis.Client, address string, 
 		return fmt.Errorf("%s is a Sentinel: write master_name <name> (%w)", address, err)
 	}
 	return err
-}
-
-// datedError is an error, and when it came. The zero datedError is none.
-type datedError struct {
-	err error
-	at  time.Time
-}
-
-// since returns the error if it came after an instant, or else nil.
-func (e datedError) since(t time.Time) error {
-	if e.at.After(t) {
-		return e.err
-	}
-	return nil
 }
 
 // isReply reports whether the error of a command, or nil, shows that Redis replied.

@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"io"
-	"net"
 	"runtime"
 	"slices"
 	"testing"
@@ -119,13 +117,4 @@ func InBubble(t *testing.T, do func(*testing.T)) {
 	// collections empty.
 	runtime.GC()
 	runtime.GC()
-}
-
-// hangingDialer opens connections on which nothing ever arrives.
-type hangingDialer struct{}
-
-func (hangingDialer) DialContext(context.Context, string, string) (net.Conn, error) {
-	here, there := net.Pipe()
-	go func() { _, _ = io.Copy(io.Discard, there) }()
-	return here, nil
 }

@@ -59,7 +59,9 @@ func (s *Store) stats() Stats {
 func (s single) Stats() Stats {
 	v := s.redis.stats()
 	v.Queued += s.redis.keys.waitingCalls()
-	v.Failing = s.Failing()
+	if s.Open() {
+		v.Failing = 1
+	}
 	return v
 }
 

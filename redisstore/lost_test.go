@@ -142,7 +142,7 @@ func TestTakesBehindLostMessage(t *testing.T) {
 			for range 2 * 5 { // a breaker opens after 5 failures
 				l.want(t, "k", test.later)
 			}
-			if l.want(t, "other", ""); l.Failing() != 0 {
+			if l.want(t, "other", ""); l.Stats().Failing != 0 {
 				t.Error("the breaker is open: the failure counts more than once")
 			}
 		})
@@ -171,9 +171,9 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			for _, key := range []string{"corrected", "blocked", "queued"} {
 				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: key, Slots: slots}}))
 			}
-			back, set := givesBack("corrected"), newSetCall(takes[1].slotNames[0])
-			s.keys.table.Prepare(takes[1].slotNames[0], 1, 0) // two messages are in flight, and one is lost
-			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slotNames[0], 1, 0), 0, 0)
+			back, set := givesBack("corrected"), newSetCall(takes[1].slots[0].name)
+			s.keys.table.Prepare(takes[1].slots[0].name, 1, 0) // two messages are in flight, and one is lost
+			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slots[0].name, 1, 0), 0, 0)
 			q := &s.queue
 			q.maxInFlight = 0 // nothing more is sent
 			s.keys.correcting["corrected"] = new(batch)
@@ -213,7 +213,7 @@ func TestBusyNeedsReply(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStore(Options{Batch: 2}, nil, Hooks{})
 			s.queue.lastReply = time.Now().Add(-test.replied)
-			s.queue.failed = datedError{failure, time.Now().Add(-test.failed)}
+			s.queue.failure, s.queue.lastFailure = failure, time.Now().Add(-test.failed)
 			take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
 			take.queued = time.Now().Add(-MaxQueued - time.Second)
 			correction := givesBack("k")

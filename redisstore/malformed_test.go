@@ -84,7 +84,7 @@ func useMalformed(t *testing.T, o redisstore.Options, malformed, command string)
 	for range 6 {
 		_, _ = s.Take(ctx, request(t, "k"))
 	}
-	if checked := s.Check(ctx); failed != nil && (checked == nil || s.Failing() == 0) {
-		t.Errorf("with %s take fails with %v, but check with %v, and %d servers fail", malformed, failed, checked, s.Failing())
+	if checked := s.Check(ctx); failed != nil && (checked == nil || s.Stats().Failing == 0) {
+		t.Errorf("with %s take fails with %v, but check with %v, and %d servers fail", malformed, failed, checked, s.Stats().Failing)
 	}
 }

@@ -36,7 +36,7 @@ func (k *keyStates) admitLocked(s *Store, b *batch, c *pendingCall, now time.Tim
 		k.addWaitingLocked(s, c, awaited{correctedKey: key}, algorithms.Forever)
 		return false
 	}
-	if len(c.slotNames) > 0 && !k.admitSlotsLocked(s, b, c, k.at(now)) {
+	if len(c.slots) > 0 && !k.admitSlotsLocked(s, b, c, k.at(now)) {
 		return false
 	}
 	if c.corrections != nil {
@@ -62,18 +62,18 @@ func (k *keyStates) correctedKeyLocked(b *batch, c *pendingCall) (key string, fo
 // admitSlotsLocked is admitLocked for the slots of a call. A take doesn't wait until a lost message can no longer run.
 // It ends with the failure of this message, because its caller asked a Redis that failed.
 func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now algorithms.Micros) bool {
-	for _, name := range c.slotNames {
-		if b.slotsOp(name) != nil { // its operation comes before all takes of the batch
+	for _, u := range c.slots {
+		if b.slotsOp(u.name) != nil { // its operation comes before all takes of the batch
 			continue
 		}
-		wait := k.table.Wait(name, now)
+		wait := k.table.Wait(u.name, now)
 		if wait == 0 {
 			continue
 		}
 		if c.requests != nil && wait < algorithms.Forever && k.lost != nil {
 			c.fail(k.lost)
 		} else {
-			k.addWaitingLocked(s, c, awaited{slots: name}, wait)
+			k.addWaitingLocked(s, c, awaited{slots: u.name}, wait)
 		}
 		return false
 	}

@@ -25,12 +25,13 @@ import (
 type queue struct {
 	mu          sync.Mutex
 	calls       []*pendingCall
-	inFlight    []*batch   // batches in flight, in the order in which they were sent
-	lastSent    time.Time  // when the last batch was sent
-	lastReply   time.Time  // when the last reply came
-	failed      datedError // of the last batch that ended without a reply; none once a reply has come
-	maxInFlight int        // messages that may be in flight to a Redis that is far away
-	shares      bool       // whether calls share messages, so that waiting for others saves work
+	inFlight    []*batch  // batches in flight, in the order in which they were sent
+	lastSent    time.Time // when the last batch was sent
+	lastReply   time.Time // when the last reply came
+	lastFailure time.Time // when the last batch ended without a reply
+	failure     error     // its error; nil once a reply has come
+	maxInFlight int       // messages that may be in flight to a Redis that is far away
+	shares      bool      // whether calls share messages, so that waiting for others saves work
 	distance    distance
 	stall       time.Duration // the time after which a message has stalled
 	timer       *time.Timer   // sends the next batch without waiting for a reply; or nil
@@ -66,17 +67,17 @@ type pendingCall struct {
 	corrections []store.Correction
 	setName     string // of a set: the name of the slots
 
-	ctx       context.Context // of a call with await; the caller leaves when ctx is done
-	now       algorithms.Micros
-	alone     bool // needs its own batch
-	asking    bool // if alone: follows an ASK redirect of another node of the cluster
-	key       string
-	slotNames []string // of the slots that the call takes, looks at or sets
-	queued    time.Time
-	work      int64  // see [algorithms.MaxWork]
-	sent      bool   // or about to be sent; guarded by queue.mu
-	store     *Store // to whose queue the call returns from keyStates.waiting
-	resent    bool   // was sent before, and certainly did not run
+	ctx    context.Context // of a call with await; the caller leaves when ctx is done
+	now    algorithms.Micros
+	alone  bool // needs its own batch
+	asking bool // if alone: follows an ASK redirect of another node of the cluster
+	key    string
+	slots  []slotsUse
+	queued time.Time
+	work   int64  // see [algorithms.MaxWork]
+	sent   bool   // or about to be sent; guarded by queue.mu
+	store  *Store // to whose queue the call returns from keyStates.waiting
+	resent bool   // was sent before, and certainly did not run
 
 	allowed bool
 	err     error
@@ -106,14 +107,6 @@ func (c *pendingCall) end(allowed bool, err error) {
 		return
 	}
 	c.done <- struct{}{}
-}
-
-// report calls the reports of corrections, and then ends the call.
-func (c *pendingCall) report() {
-	for _, report := range c.reports {
-		report()
-	}
-	c.end(c.allowed, c.err)
 }
 
 func (c *pendingCall) fail(err error) {
@@ -293,10 +286,13 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 // lateErrorLocked returns the error of a call that was queued at an instant and not sent in time. It returns nil if neither a reply
 // nor a failure has come meanwhile. Then this process stood still.
 func (q *queue) lateErrorLocked(queued time.Time) error {
-	if err := q.failed.since(queued); err != nil || !q.lastReply.After(queued) {
-		return err
+	switch {
+	case q.failure != nil && q.lastFailure.After(queued):
+		return q.failure
+	case q.lastReply.After(queued):
+		return errBusy
 	}
-	return errBusy
+	return nil
 }
 
 // maxQueued returns how long the call may be queued.
@@ -348,11 +344,11 @@ func (s *Store) noteRepliesLocked(d *delivery) error {
 	q := &s.queue
 	var timedOut error
 	if d.replied {
-		q.lastReply, q.failed = time.Now(), datedError{}
+		q.lastReply, q.failure = time.Now(), nil
 	}
 	for _, sc := range d.calls {
 		if !d.replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
-			if q.failed = (datedError{sc.err, time.Now()}); !isTimeout(sc.err) { // Redis may start again, without its data
+			if q.failure, q.lastFailure = sc.err, time.Now(); !isTimeout(sc.err) { // Redis may start again, without its data
 				s.keys.distrust()
 			}
 		}

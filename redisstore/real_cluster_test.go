@@ -101,7 +101,7 @@ func TestRealClusterFailover(t *testing.T) {
 	if _, known := changes.Load(dying.Addr); !known {
 		t.Error("HealthChanged was not called for the failed primary")
 	}
-	if n := s.Failing(); n != 0 {
+	if n := s.Stats().Failing; n != 0 {
 		t.Errorf("%d nodes fail, the dead one is to be forgotten", n)
 	}
 	redistest.WaitFor(t, "HealthChanged about the end of the failure", func() bool {
@@ -188,7 +188,7 @@ func TestRealClusterUnreachable(t *testing.T) {
 	if _, err := s.Take(ctx, request(t, "k")); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout {
 		t.Errorf("error %v, want a timeout", err)
 	}
-	redistest.WaitFor(t, "the cluster to count as failing", func() bool { return s.Failing() > 0 })
+	redistest.WaitFor(t, "the cluster to count as failing", func() bool { return s.Stats().Failing > 0 })
 	began := time.Now()
 	for range 50 {
 		if _, err := s.Take(ctx, request(t, "k")); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout {
@@ -205,7 +205,7 @@ func TestRealClusterUnreachable(t *testing.T) {
 		_, err := s.Take(ctx, request(t, "k"))
 		return err, err == nil
 	})
-	redistest.WaitFor(t, "nothing to fail any more", func() bool { return s.Failing() == 0 })
+	redistest.WaitFor(t, "nothing to fail any more", func() bool { return s.Stats().Failing == 0 })
 }
 
 // A node that hangs during a refund delays the request only until the timeout. The refund is made
@@ -303,7 +303,7 @@ func testClusterBesideFailed(t *testing.T, c *redistest.Cluster) {
 		checking, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_ = s.Check(checking)
-		return s.Failing() > 0
+		return s.Stats().Failing > 0
 	})
 	calls := c.Nodes[1].Calls(t, "evalsha")
 	for range 10 {

@@ -47,14 +47,9 @@ type Store struct {
 	lastReading clockReading
 	hooks       Hooks
 
-	loading   chan struct{} // holds a value while a script is loaded, and guards the fields below
-	loadTried time.Time     // when a script was last loaded, even without success
-	loadHash  string
-	loadErr   error
-
 	queue      queue
 	endedCalls sync.Pool // of *pendingCall
-	keys       *keyStates
+	corrector
 }
 
 // New returns a Store in one Redis. It opens no connection.
@@ -78,9 +73,9 @@ func newStore(o Options, newClient func() *redis.Client, hooks Hooks) *Store {
 
 // newNode returns the Store of a node of a cluster. The nodes share slot counts.
 func newNode(o Options, newClient func() *redis.Client, hooks Hooks, keys *keyStates) *Store {
-	return &Store{
-		options: o, newClient: newClient, hooks: hooks, queue: newQueue(o), loading: make(chan struct{}, 1), keys: keys,
-	}
+	s := &Store{options: o, newClient: newClient, hooks: hooks, queue: newQueue(o)}
+	s.corrector = corrector{keys, s.correctKey}
+	return s
 }
 
 func (s *Store) names() wire.Names { return s.options.names() }
@@ -138,7 +133,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
 	c := s.newCall()
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
-	c.slotNames = s.keys.namesOf(requests)
+	c.slots = s.keys.slotsOf(requests)
 	for i := range requests {
 		for j := range requests[i].Limits {
 			c.work += requests[i].Limits[j].Work(requests[i].Cost)
@@ -156,46 +151,53 @@ func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests
 	return c
 }
 
+// corrector makes the corrections of a [Store] or a [Cluster].
+type corrector struct {
+	keys *keyStates
+	// send queues a call with corrections of one key, and calls ended with its result.
+	send func(c *pendingCall, ended func(error))
+}
+
 // Correct implements [store.Store], at the time of Redis.
-func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
-	s.keys.leaveSlots(corrections, s.keys.setSoon)
-	s.correct(0, corrections, func(c *pendingCall) {
-		if c.err != nil && failed != nil {
-			failed(toStoreError(context.Background(), c.err))
+func (c corrector) Correct(corrections []store.Correction, failed func(error)) {
+	c.correct(0, corrections, func(err error) {
+		if err != nil && failed != nil {
+			failed(err)
 		}
 	})
 }
 
-// LeaveSlots records that requests no longer hold their slots, without a message to Redis.
-func (s *Store) LeaveSlots(corrections []store.Correction) {
-	s.keys.leaveSlots(corrections, nil)
-}
-
-// CountSlots counts slots that another store has granted.
-func (s *Store) CountSlots(requests []store.Request) { s.keys.countSlots(requests) }
-
 // CorrectAt is Correct at a given instant; 0 stands for the time of Redis. It returns when the
 // corrections are made.
-func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
-	s.keys.leaveSlots(corrections, s.keys.setSoon)
+func (c corrector) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
 	results := make(chan error, len(corrections))
-	n := s.correct(now, corrections, func(c *pendingCall) { results <- c.err })
-	var err error
-	for range n {
+	for range c.correct(now, corrections, func(err error) { results <- err }) {
 		err = cmp.Or(err, <-results)
 	}
-	return toStoreError(ctx, err)
+	return err
 }
 
-// correct queues the calls that make corrections, and returns their number. ended is called for
-// each.
-func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, ended func(*pendingCall)) (n int) {
-	for _, c := range correctionCalls(now, corrections) {
-		c.onEnd = ended
-		s.enqueue(c)
+// correct gives slots back, and queues the calls that make the other corrections. It returns the number of calls; ended
+// is called for each.
+func (c corrector) correct(now algorithms.Micros, corrections []store.Correction, ended func(error)) (n int) {
+	c.keys.leaveSlots(corrections, c.keys.setSoon)
+	for _, call := range correctionCalls(now, corrections) {
 		n++
+		c.send(call, ended)
 	}
 	return n
+}
+
+// LeaveSlots records that requests no longer hold their slots, without a message to Redis.
+func (c corrector) LeaveSlots(corrections []store.Correction) { c.keys.leaveSlots(corrections, nil) }
+
+// CountSlots counts slots that another store has granted.
+func (c corrector) CountSlots(requests []store.Request) { c.keys.countSlots(requests) }
+
+// correctKey queues a call with corrections.
+func (s *Store) correctKey(c *pendingCall, ended func(error)) {
+	c.onEnd = func(c *pendingCall) { ended(toStoreError(context.Background(), c.err)) }
+	s.enqueue(c)
 }
 
 // correctionCalls returns the calls that make corrections. A call has one key, because each key can
@@ -225,19 +227,14 @@ func correctionCalls(now algorithms.Micros, corrections []store.Correction) (cal
 			last[c.key] = c
 			calls = append(calls, c)
 		}
-		one.Request = cloneForCorrection(one.Request)
+		one.Request = &store.Request{ // the caller may use the request again
+			Zone: one.Request.Zone, Key: c.key, Limits: one.Request.Limits,
+			Outcome: store.Outcome{Decisions: slices.Clone(one.Request.Outcome.Decisions)},
+		}
 		c.corrections = append(c.corrections, one)
 		c.work += work
 	}
 	return calls
-}
-
-// cloneForCorrection copies the fields of a request that a correction needs. The caller may use the
-// request again.
-func cloneForCorrection(r *store.Request) *store.Request {
-	d := &store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
-	d.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
-	return d
 }
 
 // Change implements [store.Store], at the time of Redis.
@@ -300,8 +297,6 @@ type Redis interface {
 	// Check returns an error if a Redis does not run all commands that are needed. After an error,
 	// that Redis gets no calls until it works.
 	Check(ctx context.Context) error
-	// Failing returns the number of Redis servers that have failed and get no calls now.
-	Failing() int
 	// Stats returns the state of the Redis at this instant.
 	Stats() Stats
 	// EvictionPolicy returns the eviction policy of a Redis, such as noeviction, and whether its
@@ -353,13 +348,6 @@ func (s *Store) noteHealth(failure error) {
 type single struct {
 	*store.Breaker
 	redis *Store
-}
-
-func (s single) Failing() int {
-	if s.Open() {
-		return 1
-	}
-	return 0
 }
 
 func (s single) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {

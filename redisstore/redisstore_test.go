@@ -82,8 +82,8 @@ func TestPermissionToList(t *testing.T) {
 		_, err = r.List(t.Context(), store.Listing{Zone: "z", Limit: 1})
 	}
 	var failed *store.Error
-	if !errors.As(err, &failed) || failed.Reason != store.ReasonPermission || !strings.Contains(err.Error(), "allow it with +scan") || r.Failing() > 0 {
-		t.Errorf("without SCAN: %v, and %d fail", err, r.Failing())
+	if !errors.As(err, &failed) || failed.Reason != store.ReasonPermission || !strings.Contains(err.Error(), "allow it with +scan") || r.Stats().Failing > 0 {
+		t.Errorf("without SCAN: %v, and %d fail", err, r.Stats().Failing)
 	}
 }
 

@@ -37,7 +37,7 @@ func (s *Store) sendBatch(b *batch) {
 	if b.isAlone() {
 		d.now = b.calls[0].now
 	}
-	d.calls = b.scriptCalls[:b.split(s.names(), s.options.Cluster)]
+	d.calls = b.split(s.names(), s.options.Cluster)
 	failure := s.deliver(d)
 	for _, sc := range d.calls {
 		if failure == nil {
@@ -72,7 +72,7 @@ func (s *Store) deliver(d *delivery) error {
 		}
 	}
 	d.script = s.scriptFor(set)
-	d.deadline = s.runScript(ctx, *d)
+	s.runScript(ctx, d)
 	if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
 		s.queue.observeDistance(time.Since(first.payload.sent), d.isProbe)
 	}
@@ -83,7 +83,7 @@ func (s *Store) deliver(d *delivery) error {
 // calls.
 func (s *Store) readReply(b *batch, sc *scriptCall, d *delivery) {
 	if sc.err == nil {
-		if sc.err = b.readReply(sc, sc.command.Val()); d.now == 0 && sc.reply.Now > 0 {
+		if sc.err = b.parseReply(sc, sc.command.Val()); d.now == 0 && sc.reply.Now > 0 {
 			s.observeClock(sc.reply.Now, d.began)
 		}
 	}
@@ -97,7 +97,7 @@ func (sc *scriptCall) chooseRetries() {
 	late := errors.Is(sc.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
 	unconnected := isTimeout(sc.err) && !sc.isSent()
-	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // again, after runScript had loaded the script
+	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // and runScript has loaded the script
 	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
 		// A replica denies every write of a script.
 		notRun := sc.err != nil && sc.certainlyNotRun() || isFromReplica("", c.err)
@@ -120,7 +120,12 @@ func (sc *scriptCall) endCalls() {
 		case sc.err != nil:
 			c.fail(sc.err)
 		case c.reports != nil:
-			go c.report() // which may write a log, for which no other call waits
+			go func() { // which may write a log, for which no other call waits
+				for _, report := range c.reports {
+					report()
+				}
+				c.end(c.allowed, c.err)
+			}()
 		default:
 			c.end(c.allowed, c.err)
 		}
@@ -145,13 +150,7 @@ func (sc *scriptCall) certainlyNotRun() bool {
 
 // certainlyNotRun reports whether an error proves that Redis did not run a script.
 func certainlyNotRun(err error) bool {
-	if errors.Is(err, errLate) {
-		return true
-	}
-	if errors.As(err, new(loadError)) {
-		return true
-	}
-	if errors.As(err, new(redirect)) {
+	if errors.Is(err, errLate) || errors.As(err, new(loadError)) || errors.As(err, new(redirect)) {
 		return true
 	}
 	for _, prefix := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"} {
@@ -174,48 +173,31 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 	return s.lastScript
 }
 
-// runScript makes script calls in one round trip. If Redis does not have the script, nothing ran:
-// runScript then loads the script and makes the same calls again, within a new timeout. It returns
-// the instant after which no call can run any more.
-func (s *Store) runScript(ctx context.Context, d delivery) (deadline time.Time) {
-	began := time.Now()
+// runScript makes the script calls of a delivery in one round trip. If Redis does not have the script, nothing ran:
+// runScript then loads the script, and the calls are made again in another batch.
+func (s *Store) runScript(ctx context.Context, d *delivery) {
 	d.roundTrip(ctx)
-	s.observeRoundTrip(d.calls, began)
-	again := d
-	again.calls = nil
+	s.observeRoundTrip(d)
+	var lacking []*scriptCall
+	stale := false
 	for _, sc := range d.calls {
-		if err := sc.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			again.calls = append(again.calls, sc)
+		if redis.HasErrorPrefix(sc.command.Err(), "NOSCRIPT") {
+			lacking = append(lacking, sc)
 		}
+		stale = stale || isFromReplica(sc.command.Val(), sc.command.Err())
 	}
-	if len(again.calls) > 0 {
-		err := s.loadScript(d.conns, d.script, began)
-		again.deadline = time.Now().Add(s.options.Timeout)
-		ctx, cancel := context.WithDeadline(context.Background(), again.deadline)
+	if len(lacking) > 0 {
+		loading, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
 		defer cancel()
-		var notAfter algorithms.Micros
-		if err == nil {
-			_, notAfter, err = s.schedule(ctx, again)
-		}
-		for _, sc := range again.calls {
-			if err != nil {
+		if err := d.script.Load(loading, d.conns).Err(); err != nil {
+			for _, sc := range lacking {
 				sc.command.SetErr(loadError{err})
 			}
-			sc.SetNotAfter(notAfter)
-		}
-		if err == nil {
-			began = time.Now()
-			again.roundTrip(ctx)
-			s.observeRoundTrip(again.calls, began)
 		}
 	}
-	for _, sc := range d.calls {
-		if isFromReplica(sc.command.Val(), sc.command.Err()) {
-			s.reconnect(d.conns)
-			break
-		}
+	if stale {
+		s.reconnect(d.conns)
 	}
-	return again.deadline
 }
 
 // loadError is the error of loading a script that Redis did not have. Nothing ran.
@@ -223,23 +205,8 @@ type loadError struct{ error }
 
 func (e loadError) Unwrap() error { return e.error }
 
-// loadScript loads the script. If another batch has tried to load the script after since,
-// loadScript returns the result of that attempt.
-func (s *Store) loadScript(conns *connections, script *redis.Script, since time.Time) error {
-	s.loading <- struct{}{}
-	defer func() { <-s.loading }()
-	if s.loadTried.After(since) && s.loadHash == script.Hash() {
-		return s.loadErr
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
-	defer cancel()
-	s.loadErr = script.Load(ctx, conns).Err()
-	s.loadTried, s.loadHash = time.Now(), script.Hash()
-	return s.loadErr
-}
-
 // roundTrip makes the script calls in one round trip. Their commands hold the results.
-func (d delivery) roundTrip(ctx context.Context) {
+func (d *delivery) roundTrip(ctx context.Context) {
 	for _, sc := range d.calls {
 		sc.makeCommand(ctx, d.script)
 	}
@@ -263,14 +230,14 @@ func (d delivery) roundTrip(ctx context.Context) {
 	}
 }
 
-// observeRoundTrip calls [Hooks.RoundTrip] for a round trip that began at an instant, if a reply came. It
-// skips script calls for which Redis lacks the script, because they are made again.
-func (s *Store) observeRoundTrip(scriptCalls []*scriptCall, began time.Time) {
+// observeRoundTrip calls [Hooks.RoundTrip] for a delivery, if a reply came. It skips script calls for which Redis lacks
+// the script, because they are made again.
+func (s *Store) observeRoundTrip(d *delivery) {
 	if s.hooks.RoundTrip == nil {
 		return
 	}
 	requests, replied := 0, false
-	for _, sc := range scriptCalls {
+	for _, sc := range d.calls {
 		err := sc.command.Err()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
 			continue
@@ -279,7 +246,7 @@ func (s *Store) observeRoundTrip(scriptCalls []*scriptCall, began time.Time) {
 		replied = replied || isReply(err)
 	}
 	if replied {
-		s.hooks.RoundTrip(time.Since(began), requests)
+		s.hooks.RoundTrip(time.Since(d.began), requests)
 	}
 }
 

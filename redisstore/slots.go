@@ -65,25 +65,38 @@ func (k *keyStates) at(t time.Time) algorithms.Micros {
 	return t.Sub(k.started).Microseconds()
 }
 
-// namesOf returns the names of the slots of requests.
-func (k *keyStates) namesOf(requests []store.Request) (names []string) {
+// slotsUse is that a call takes, looks at or sets the slots of a name.
+type slotsUse struct {
+	name    string
+	request *store.Request // nil: the call sets the count
+}
+
+// takes returns how many slots the call takes.
+func (u slotsUse) takes() int {
+	if u.request == nil || u.request.Peek {
+		return 0
+	}
+	return 1
+}
+
+// slotsOf returns which slots requests use.
+func (k *keyStates) slotsOf(requests []store.Request) (uses []slotsUse) {
 	for i := range requests {
 		if r := &requests[i]; r.Slots != nil {
-			names = append(names, k.names.Name(r.Key, r.Slots.ID))
+			uses = append(uses, slotsUse{k.names.Name(r.Key, r.Slots.ID), r})
 		}
 	}
-	return names
+	return uses
 }
 
 // addOpsLocked adds the operations of a call on slots to a batch.
 func (k *keyStates) addOpsLocked(b *batch, c *pendingCall, now algorithms.Micros) {
-	for i, name := range c.slotNames {
-		delete(k.queuedSets, name)
-		takes := c.slotsTaken(i)
-		if op := b.slotsOp(name); op != nil {
-			k.table.Join(op.Op, takes, now)
-		} else if prepared := k.table.Prepare(name, takes, now); prepared.Set || takes > 0 {
-			b.addSlotsOp(slotsOp{Op: prepared, name: name})
+	for _, u := range c.slots {
+		delete(k.queuedSets, u.name)
+		if op := b.slotsOp(u.name); op != nil {
+			k.table.Join(op.Op, u.takes(), now)
+		} else if prepared := k.table.Prepare(u.name, u.takes(), now); prepared.Set || u.takes() > 0 {
+			b.addSlotsOp(slotsOp{Op: prepared, name: u.name})
 		}
 	}
 	k.scheduleSetLocked()
@@ -148,14 +161,13 @@ func (k *keyStates) setSoon(name string) {
 // call is sent.
 func (k *keyStates) queueSet(name string) {
 	k.mu.Lock()
-	route := k.route
-	k.mu.Unlock()
-	s := route(name)
+	s := k.route(name)
 	if s == nil { // a later turn sets the count
-		k.mu.Lock()
 		delete(k.queuedSets, name)
 		k.table.Postpone(name, k.at(time.Now()))
-		k.mu.Unlock()
+	}
+	k.mu.Unlock()
+	if s == nil {
 		return
 	}
 	c := newSetCall(name)
@@ -169,7 +181,7 @@ func (k *keyStates) queueSet(name string) {
 
 func newSetCall(name string) *pendingCall {
 	return &pendingCall{
-		setName: name, slotNames: []string{name}, queued: time.Now(), work: algorithms.CounterWork, done: make(chan struct{}, 1),
+		setName: name, slots: []slotsUse{{name: name}}, queued: time.Now(), work: algorithms.CounterWork, done: make(chan struct{}, 1),
 	}
 }
 

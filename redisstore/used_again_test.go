@@ -22,7 +22,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -224,31 +223,6 @@ func TestLateError(t *testing.T) {
 			if got := s.queue.lateErrorLocked(c.queued); got != want {
 				t.Fatalf("seed %d: %v, want %v", seed, got, want)
 			}
-		})
-	}
-}
-
-// A call that is made again, because Redis lacked the script, can run until the timeout after that. Its slots stay unknown as
-// long.
-func TestDeadlineOfCallMadeAgain(t *testing.T) {
-	for lacks := range 2 {
-		synctest.Test(t, func(t *testing.T) {
-			const timeout = time.Second
-			server := &scripted{script: script{take: true, takes: 100 * time.Millisecond}}
-			s, request := openScripted(t, server, timeout)
-			if _, err := s.Take(t.Context(), request("k")); err != nil { // from here on the time is known
-				t.Fatal(err)
-			}
-			server.set(script{take: true, takes: 100 * time.Millisecond, next: []string{noScript}[:lacks]})
-			b := new(batch)
-			b.calls = append(b.calls, s.newTakeCall(t.Context(), 0, request("k")))
-			b.split(s.names(), false)
-			set := b.scriptCalls[0].writeMessage(s.names(), wire.Head{Instance: s.keys.instance, SlotsExpiry: s.keys.expiry})
-			d := delivery{conns: s.acquire(), deadline: time.Now().Add(timeout), script: s.scriptFor(set), calls: b.scriptCalls}
-			if deadline := s.runScript(t.Context(), d); deadline.Sub(server.seen().asked) != timeout {
-				t.Errorf("lacks the script %d times: the last call can run for %v, want %v", lacks, deadline.Sub(server.seen().asked), timeout)
-			}
-			s.release(d.conns)
 		})
 	}
 }

@@ -152,8 +152,8 @@ func nodeDies(t *testing.T, lasts time.Duration, hangs bool) {
 	if late := time.Unix(0, lastFailed.Load()).Sub(over); late > 1500*time.Millisecond {
 		t.Errorf("a request failed %v after the failover", late)
 	}
-	if s.Failing() != 0 {
-		t.Errorf("%d nodes fail, the dead one is to be forgotten", s.Failing())
+	if s.Stats().Failing != 0 {
+		t.Errorf("%d nodes fail, the dead one is to be forgotten", s.Stats().Failing)
 	}
 	if failure, known := changes.Load(dying.Address()); lasts >= time.Second && (!known || failure != nil || failed.Load() == 0) {
 		t.Errorf("HealthChanged has told of the node: %v, last of %v; %d requests failed", known, failure, failed.Load())
@@ -385,8 +385,8 @@ func TestBesideFailedNode(t *testing.T) {
 		}
 		thaw := c.Nodes[0].Freeze()
 		defer thaw()
-		if err := s.Check(t.Context()); err == nil || s.Failing() != 1 {
-			t.Fatalf("error %v, %d failing", err, s.Failing())
+		if err := s.Check(t.Context()); err == nil || s.Stats().Failing != 1 {
+			t.Fatalf("error %v, %d failing", err, s.Stats().Failing)
 		}
 		messages := countMessages(c.Nodes[1])
 		for range 10 {
@@ -412,7 +412,7 @@ func TestUnreachableCluster(t *testing.T) {
 		if _, err := s.Take(t.Context(), ask("k")); reasonOf(err) != store.ReasonTimeout {
 			t.Errorf("error %v, want a timeout", err)
 		}
-		within(t, 2*time.Second, "the cluster to count as failing", func() bool { return s.Failing() > 0 })
+		within(t, 2*time.Second, "the cluster to count as failing", func() bool { return s.Stats().Failing > 0 })
 		began := time.Now()
 		for range 50 {
 			if _, err := s.Take(t.Context(), ask("k")); reasonOf(err) != store.ReasonTimeout {
@@ -429,7 +429,7 @@ func TestUnreachableCluster(t *testing.T) {
 			_, err := s.Take(t.Context(), ask("k"))
 			return err == nil
 		})
-		within(t, 2*time.Second, "nothing to fail any more", func() bool { return s.Failing() == 0 })
+		within(t, 2*time.Second, "nothing to fail any more", func() bool { return s.Stats().Failing == 0 })
 	})
 }
 

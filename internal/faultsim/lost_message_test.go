@@ -118,7 +118,7 @@ func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
 		}
 	}
 	l.server.SetTrouble(nil)
-	if l.Failing() != 0 {
+	if l.Stats().Failing != 0 {
 		t.Error("the breaker is open: the failure counts more than once")
 	}
 	time.Sleep(time.Second) // until no message is on its way
@@ -146,9 +146,9 @@ func TestWaitingTakesOfSilentRedis(t *testing.T) {
 						t.Errorf("%+v, want the reason %q", got, store.ReasonSilent)
 					}
 				}
-				within(t, timeout, "the breaker to open", func() bool { return l.Failing() == 1 })
+				within(t, timeout, "the breaker to open", func() bool { return l.Stats().Failing == 1 })
 				thaw()
-				within(t, 2*time.Second, "the breaker to close", func() bool { return l.Failing() == 0 })
+				within(t, 2*time.Second, "the breaker to close", func() bool { return l.Stats().Failing == 0 })
 				last, done := l.take(t, "k")
 				got := <-done
 				if o := last.Outcome; got.reason != "" || o.Slots.InFlight != 1 || o.Decisions[0].Remaining != 98 {
@@ -192,11 +192,11 @@ func TestSilentWithoutConnections(t *testing.T) {
 					counts[reason]++
 				}
 				if counts[store.ReasonTimeout] == 0 || counts[store.ReasonSilent]+counts[store.ReasonOpen] < 50 ||
-					counts[store.ReasonTimeout]+counts[store.ReasonSilent]+counts[store.ReasonOpen] != 200 || l.Failing() != 1 {
-					t.Errorf("reasons %v, and %d fail", counts, l.Failing())
+					counts[store.ReasonTimeout]+counts[store.ReasonSilent]+counts[store.ReasonOpen] != 200 || l.Stats().Failing != 1 {
+					t.Errorf("reasons %v, and %d fail", counts, l.Stats().Failing)
 				}
 				l.client.SetSilent(l.server.Address(), false)
-				within(t, 2*time.Second, "the breaker to close", func() bool { return l.Failing() == 0 })
+				within(t, 2*time.Second, "the breaker to close", func() bool { return l.Stats().Failing == 0 })
 			})
 		})
 	}

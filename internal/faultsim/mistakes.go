@@ -45,7 +45,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a script that is lost is not loaded again", "redisstore/script.go",
-		"	if len(again.calls) > 0 {\n", "	if false {\n",
+		"	if len(lacking) > 0 {\n", "	if false {\n",
 	},
 	{
 		"a replica is asked for ever", "redisstore/script.go",
@@ -75,7 +75,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a slot is free at once, and Redis hears of it later", "redisstore/redisstore.go",
-		"	s.keys.leaveSlots(corrections, s.keys.setSoon)\n	s.correct(0,", "	s.keys.leaveSlots(corrections, nil)\n	s.correct(0,",
+		"	c.keys.leaveSlots(corrections, c.keys.setSoon)\n", "	c.keys.leaveSlots(corrections, nil)\n",
 	},
 	{
 		"takes do not wait while a count is set", "redisstore/internal/slots/slots.go",

@@ -298,7 +298,7 @@ func TestStateOfCluster(t *testing.T) {
 				w.serve(q)
 				time.Sleep(20 * time.Millisecond) // virtual time
 			}
-			return log.Observe(len(w.nodes), w.instances[0].redis.Failing(), nil).State
+			return log.Observe(len(w.nodes), w.instances[0].redis.Stats().Failing, nil).State
 		}
 		got := []string{state()}
 		for _, node := range w.nodes {

@@ -203,8 +203,8 @@ func TestNoSetsInOutage(t *testing.T) {
 		held := takeSlot(t, r, "k", 1)
 		other := openSim(t, network, time.Millisecond, redisstore.Options{Address: server.Address(), Timeout: timeout})
 		server.SetFull(true)
-		if err := r.Check(t.Context()); err == nil || r.Failing() != 1 {
-			t.Fatalf("error %v, %d failing", err, r.Failing())
+		if err := r.Check(t.Context()); err == nil || r.Stats().Failing != 1 {
+			t.Fatalf("error %v, %d failing", err, r.Stats().Failing)
 		}
 		var messages atomic.Int64
 		server.SetTrouble(func(args []string) simredis.Trouble {
@@ -219,7 +219,7 @@ func TestNoSetsInOutage(t *testing.T) {
 		}
 		server.Flush()
 		server.SetFull(false)
-		within(t, soonAfter, "the breaker to close", func() bool { return r.Failing() == 0 })
+		within(t, soonAfter, "the breaker to close", func() bool { return r.Stats().Failing == 0 })
 		within(t, soonAfter, "the count to be set", func() bool { return inFlight(t, other, "k") == 1 })
 		leave(r, held)
 	})

@@ -196,7 +196,7 @@ func (b *backend) Take(ctx context.Context, requests []store.Request) (allowed b
 }
 
 func (b *backend) DecidedWithout() *limiter.OutageCounts { return &b.counts }
-func (b *backend) Failing() int                          { return b.redis.Failing() }
+func (b *backend) Failing() int                          { return b.redis.Stats().Failing }
 func (b *backend) IsCluster() bool                       { _, is := b.redis.(*redisstore.Cluster); return is }
 
 func (w *world) newInstance(number int) *instance {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -260,4 +262,16 @@ func TestWorkPerCall(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// redisTime is how much CPU time a server has used.
+func redisTime(server *redistest.Server) (all time.Duration) {
+	info := server.Client.Info(context.Background(), "cpu").Val()
+	for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
+		_, after, _ := strings.Cut(info, name)
+		text, _, _ := strings.Cut(after, "\r")
+		seconds, _ := strconv.ParseFloat(text, 64)
+		all += time.Duration(seconds * float64(time.Second))
+	}
+	return all
 }

@@ -423,24 +423,3 @@ func TestAddressForms(t *testing.T) {
 		t.Errorf("db 99: %v", err)
 	}
 }
-
-func BenchmarkTake(b *testing.B) {
-	server := redistest.Start(b)
-	s := open(b, redisstore.Options{Address: server.Addr})
-	for _, q := range storetest.Quotas(1000, 1_000_000) {
-		b.Run(q.Algorithm, func(b *testing.B) {
-			limits := []store.Limit{storetest.Limit(b, "z", q)}
-			b.ReportAllocs()
-			b.SetParallelism(16)
-			b.RunParallel(func(pb *testing.PB) {
-				r := []store.Request{{Zone: "z", Cost: 1, Limits: limits}}
-				for i := 0; pb.Next(); i++ {
-					r[0].Key = fmt.Sprint(i % 100_000)
-					if _, err := s.Take(context.Background(), r); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		})
-	}
-}

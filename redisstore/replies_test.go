@@ -72,14 +72,3 @@ var Malformed = []string{
 	"|1\r\n+a\r\n+b\r\n", ";4\r\n", ".\r\n", "\r\n", "\n", "what\r\n", "\x00\r\n", "HTTP/1.1 400 Bad Request\r\n",
 	strings.Repeat("*1\r\n", 100_000), strings.Repeat("%1\r\n+k\r\n", 100), strings.Repeat("|0\r\n", 100_000),
 }
-
-// BenchmarkReplyScanner is the cost of the bounds for the reply to one take.
-func BenchmarkReplyScanner(b *testing.B) {
-	reply := []byte("$57\r\n" + strings.Repeat("x", 57) + "\r\n")
-	var s replyScanner
-	for b.Loop() {
-		if err := s.scan(reply); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

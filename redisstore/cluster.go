@@ -264,7 +264,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (e
 }
 
 // visit calls do with the node of a hop, and returns the redirect of the node, or the error. On the first hop it notices
-// if another node has replaced this one. Neither redirects nor the failure of a replaced node count for the breaker.
+// if another node has replaced this one. The breaker counts no redirect, and no failure of a replaced node.
 func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do func(hop) error) (to redirect, replaced bool, err error) {
 	err = h.breaker.Do(func() error {
 		err := do(h)

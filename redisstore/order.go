@@ -7,11 +7,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Connections can reorder messages. So no call is sent while a message is in flight that it must not overtake: a
-// message with corrections of its key, or one with slots of its names, as package slots says. The call leaves the
-// queue, and returns to it when that message has ended.
+// Connections can reorder messages. So a call waits while a message is in flight that it must not overtake. This is a
+// message with corrections of its key, or one with its slots, as package slots says. The call leaves the queue, and
+// returns to it when that message has ended.
 
-// awaited is what a call waits for: the message with corrections of a key, or messages with slots of a name.
+// awaited names the messages for which a call waits: the one with corrections of a key, or those with slots of a name.
 type awaited struct{ correctedKey, slots string }
 
 // hasRoomLocked reports whether the next call of a queue may join a batch, which has at most so many takes. More takes

@@ -283,8 +283,8 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	return true
 }
 
-// lateErrorLocked returns the error of a call that was queued at an instant and not sent in time. It returns nil if neither a reply
-// nor a failure has come meanwhile. Then this process stood still.
+// lateErrorLocked returns the error of a call that was queued at an instant and not sent in time. It returns nil if
+// neither a reply nor a failure has come meanwhile. Then this process stood still.
 func (q *queue) lateErrorLocked(queued time.Time) error {
 	switch {
 	case q.failure != nil && q.lastFailure.After(queued):

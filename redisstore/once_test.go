@@ -142,7 +142,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 		{"OOM inside the script", reply(bulk(failedReply("OOM command not allowed"))), 1, 1},
 		{"CLUSTERDOWN", reply("-CLUSTERDOWN The cluster is down\r\n"), 1, 2},
 		{"ERR max clients", reply("-ERR max number of clients reached\r\n"), 1, 1},
-		{"NOSCRIPT, also after it was loaded", reply("-NOSCRIPT No matching script.\r\n"), 2, 2},
+		{"NOSCRIPT, also after it was loaded", reply("-NOSCRIPT No matching script.\r\n"), 4, 4},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -77,7 +77,7 @@ type pendingCall struct {
 	work   int64  // see [algorithms.MaxWork]
 	sent   bool   // or about to be sent; guarded by queue.mu
 	store  *Store // to whose queue the call returns from keyStates.waiting
-	resent bool   // was sent before, and certainly did not run
+	resent int    // how often it was sent before, and certainly did not run
 
 	allowed bool
 	err     error

@@ -39,8 +39,12 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
 	beside := s.newTakeCall(context.Background(), 0, ask("other"))
 	b.calls = append(b.calls, beside)
-	s.queue.inFlight, s.keys.correcting["k"] = []*batch{b}, b
+	s.queue.mu.Lock()
+	s.keys.mu.Lock()
 	b.sent = time.Now()
+	s.queue.inFlight, s.keys.correcting["k"] = append(s.queue.inFlight, b), b
+	s.keys.mu.Unlock()
+	s.queue.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	behind.queued = time.Now().Add(time.Hour) // so it has not waited for too long
 	s.enqueue(behind)

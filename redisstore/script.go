@@ -104,9 +104,16 @@ func (sc *scriptCall) chooseRetries() {
 		if late && c.setName != "" { // a later turn sets the count
 			return false
 		}
-		retry := late || (unconnected || flushed || c.corrections != nil && notRun) && time.Since(c.queued) < c.maxQueued() && !c.resent
+		most := 0
+		switch {
+		case flushed: // the script of the next message can be another one, which Redis lacks, too
+			most = 3
+		case unconnected, c.corrections != nil && notRun:
+			most = 1
+		}
+		retry := late || c.resent < most && time.Since(c.queued) < c.maxQueued()
 		if retry {
-			c.resent = true
+			c.resent++
 			sc.retries = append(sc.retries, c)
 		}
 		return retry

@@ -122,6 +122,27 @@ func TestWarningsOfKeys(t *testing.T) {
 }
 
 // A jitter in percent is far too much, but it loads, as in other limiters.
+// A cost that never fits, and one that is always 0, are valid, but hardly meant.
+func TestWarningsOfCosts(t *testing.T) {
+	const dear, free = "each request costs more than a limit", "the limits of a zone deny no request"
+	for zone, want := range map[string]string{
+		"cost 20\nfixed_window 10 1h": dear,
+		"cost 20\nmode uniform\nplan {header.X-Plan} {\nfree {\ntoken_bucket 10 1h\n}\ndefault unlimited\n}": dear,
+		"cost 20\nmode nary\nfixed_window 10 1h":   "",
+		"cost 10\nfixed_window 10 1h":              "",
+		"cost 0\nfixed_window 10 1h":               free,
+		"factor 0\nfixed_window 10 1h":             free,
+		"cost {header.X-Cost}\nfixed_window 10 1h": "",
+	} {
+		got := warningsOfCaddyfile(t, ":80 {\nrate_limit {\nzone z {\n"+zone+"\n}\n}\n}")
+		for _, warning := range []string{dear, free} {
+			if strings.Contains(got, warning) != (warning == want) {
+				t.Errorf("%s: warnings %s, want %q", zone, got, want)
+			}
+		}
+	}
+}
+
 func TestWarningsOfJitter(t *testing.T) {
 	for jitter, want := range map[string]int{"0": 0, "0.2": 0, "1": 0, "1.5": 1, "10": 1, "1000": 1} {
 		for _, config := range []string{

@@ -9,12 +9,34 @@ import (
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
 // This file warns of settings that are valid, but can't mean what they say.
+
+// warnOfCosts warns of a zone with a limit that denies each request because of its cost, and of one whose limits deny none.
+func (z *liveZone) warnOfCosts() {
+	if z.Factor == "0" || z.Cost == nil && z.FixedCost == 0 {
+		z.Logger.Warn("the limits of a zone deny no request, because its factor or cost is always 0: "+
+			"write a number above 0, or leave the option out", zap.String("zone", z.Name))
+	}
+	if z.Mode != algorithms.Binary && z.Mode != algorithms.Uniform {
+		return
+	}
+	for _, set := range z.SetsWithoutOverrides() {
+		for _, l := range set.Limits {
+			if z.FixedCost > l.Burst && !l.Algorithm().BinaryOnly {
+				z.Logger.Warn("each request costs more than a limit of its zone ever allows, so the zone denies them all: "+
+					"write a lower cost, or a limit with more events or a larger burst",
+					zap.String("zone", z.Name), zap.Int64("cost", z.FixedCost), zap.Stringer("limit", l))
+				return
+			}
+		}
+	}
+}
 
 // warnOfCalendars warns of calendars in memory.
 func (h *Handler) warnOfCalendars(zones []*liveZone) {

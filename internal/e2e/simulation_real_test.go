@@ -281,7 +281,7 @@ func TestSimulationErrors(t *testing.T) {
 			inServer(`[{"handle":[{"handler":"subroute","routes":[{"handle":[{"handler":"vars"},` + strings.Replace(limited, "gcra", "gcrb", 1) + `]}]}]}]`),
 			"server srv0: route 0: handler 0: route 0: handler 1: rate_limit",
 		},
-		{inServer(`[{"handle":[` + strings.Replace(limited, `"limits"`, `"key":"{nothing}","limits"`, 1) + `]}]`), "nothing provides the placeholder {nothing}"},
+		{inServer(`[{"handle":[` + strings.Replace(limited, `"limits"`, `"key":"{http.request.nothing}","limits"`, 1) + `]}]`), "{http.request.nothing} is always empty, because nothing provides it"},
 		{inServer(`[{"handle":[{"handler":"rewrite","nothing":1},` + limited + `]}]`), "rewrite"},
 		{`{"apps":{"rate_limit":{"rate_limits":{"a":{}}},"http":{}}}`, "zone"},
 		{`{"apps":{"http":{"servers":{"srv0":null}}}}`, "server srv0 is null"},

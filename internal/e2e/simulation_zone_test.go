@@ -166,7 +166,6 @@ func TestReportOfAZone(t *testing.T) {
 	for format, wants := range map[string][]string{
 		"text": {"No limit is configured.", "24h ", "one of which is enough: each is the smallest that denies at most 5% of the keys", "    zone new {\n        key {client_ip}\n        ipv6_prefix 64\n        "},
 		"json": {`"limits": []`, `"zone_options": "key {client_ip} ; ipv6_prefix 64"`, `"propose": "5%"`, `"window": 86400`},
-		"csv":  {",proposal,new,sliding_window ", ",proposal,new,token_bucket "},
 		"html": {"No limit is configured.", "one of which is enough", "<bdi>zone new {</bdi>\n<bdi>    key {client_ip}</bdi>\n<bdi>    ipv6_prefix 64</bdi>\n"},
 	} {
 		process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "--propose", "5%", "--format", format, "access.log")

@@ -72,8 +72,7 @@ func TestWaitForSlotOfAnotherInstance(t *testing.T) {
 	}
 }
 
-// A reload changes the number of slots while requests wait. They get the slots of the new configuration,
-// also in one line with its requests: all at once if there are enough, and none while there are too few.
+// A reload changes the number of slots while requests wait. A waiting request keeps the number that it came with.
 func TestWaitForSlotDuringReloadOfConcurrency(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {

@@ -131,7 +131,7 @@ func TestWarningsOfCosts(t *testing.T) {
 		"cost 20\nmode nary\nfixed_window 10 1h":   "",
 		"cost 10\nfixed_window 10 1h":              "",
 		"cost 0\nfixed_window 10 1h":               free,
-		"factor 0\nfixed_window 10 1h":             free,
+		"factor 0\ntoken_bucket 10 1h":             free,
 		"cost {header.X-Cost}\nfixed_window 10 1h": "",
 	} {
 		got := warningsOfCaddyfile(t, ":80 {\nrate_limit {\nzone z {\n"+zone+"\n}\n}\n}")

@@ -209,7 +209,7 @@ route {
 }
 `)
 	c.Get(t, "/api").Want(t, 200, "Exceeded", "[]", "Api", "2 1 1800 [] true 1", "Dotted", "[]", "Inner", "[6]",
-		"Unknown", " {http.rate_limit.api.colour}")
+		"Unknown", "{http.rate_limit.api.colour}")
 	c.Get(t, "/api")
 	c.Get(t, "/api").Want(t, 429, "Exceeded", "[api]", "Api", "2 0 3600 [1800] false 0", "Inner", "[]")
 	c.Get(t, "/dotted").Want(t, 200, "Exceeded", "[]", "Api", "[]", "Dotted", "[4]")

@@ -30,11 +30,10 @@ type Zone struct {
 	// matches it. The zone then looks up no ban, takes no slot and charges nothing (default: none).
 	ExemptRaw caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
-	// The key: text with placeholders, by their full names, such as {http.vars.client_ip}.
-	// Requests with the same key share a budget. Of several values, the first one without an
-	// empty placeholder is the key. If all values have an empty placeholder, the last one is the
-	// key. A placeholder that nothing can provide is an error. Addresses are written in one form: ::ffff:198.51.100.1 counts as 198.51.100.1 (default
-	// "": one budget for all requests).
+	// The key: text with placeholders, by their full names, such as {http.vars.client_ip}. Requests with the same key
+	// share a budget. Of several values, the first one without an empty placeholder is the key. If all values have an
+	// empty placeholder, the last one is the key. A placeholder that nothing can provide is an error. Addresses are
+	// written in one form: ::ffff:198.51.100.1 counts as 198.51.100.1 (default "": one budget for all requests).
 	Key Key `json:"key,omitempty"`
 
 	// The number of bits that count in a key that is an IPv4 address, 1 to 32. All addresses of
@@ -250,8 +249,8 @@ func checkZoneName(name string) error {
 		ok = ok && c >= ' ' && c <= '~' && !strings.ContainsRune(`{}"\/`, rune(c))
 	}
 	if !ok {
-		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ / and not beginning with @ or *`,
-			name)
+		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters `+
+			`without { } " \ / and not beginning with @ or *`, name)
 	}
 	if word, _, _ := strings.Cut(name, "."); slices.Contains(reservedZoneNames, word) {
 		return fmt.Errorf("%q is not a valid zone name, because placeholders such as {%s.%s.*} exist: write another name, such as %q",

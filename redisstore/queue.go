@@ -308,8 +308,8 @@ func (c *pendingCall) maxQueued() time.Duration {
 }
 
 // endBatch is called at the end of a batch. It puts back into the queues the calls to send again, and the calls that
-// have waited for the batch. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no other batch got one
-// meanwhile. Then all takes that are not sent yet fail.
+// have waited for the batch. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no
+// other batch got one meanwhile. Then all takes that are not sent yet fail.
 func (s *Store) endBatch(d *delivery) {
 	q, k := &s.queue, s.keys
 	q.mu.Lock()

@@ -28,9 +28,10 @@
 // instant. If the log has another time_key, the fields time, timestamp, @timestamp, datetime, date and t are tried.
 // Times are from 1990 to 2099. A line with another time is broken.
 //
-// The field duration is in any duration_format of Caddy. A number with a fraction is in seconds. A whole number is
-// in milliseconds or nanoseconds, as [Open] detects from the first lines of all files. The start of a request is its end minus its duration. If a filter has deleted or
-// replaced the duration, requests start when they end. A duration of decades counts as absent.
+// The field duration is in any duration_format of Caddy. A number with a fraction is in seconds. A whole number is in
+// milliseconds or nanoseconds, as [Open] detects from the first lines of all files. The start of a request is its end
+// minus its duration. If a filter has deleted or replaced the duration, requests start when they end. A duration of
+// decades counts as absent.
 //
 // Filters of the log can delete, replace, hash or mask every field. A field with an unexpected type counts as
 // absent. A line is broken if it has no request, no time, or more than 50,000 values.

@@ -1,4 +1,5 @@
-// Package denials tells operators about denied requests: by log and events, and by the most denied keys. It never decides about a request, and keeps a bounded number of bounded texts.
+// Package denials tells operators about denied requests: by log and events, and by the most denied keys. It never
+// decides about a request, and keeps a bounded number of bounded texts.
 package denials
 
 import (

@@ -48,7 +48,8 @@ type zoneGroup struct {
 func newView(r *report.Report) *view {
 	v := &view{Policy: policy, Log: &r.Log, Comparison: r.Comparison}
 	if r.Log.From != nil && r.Log.To != nil {
-		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), report.Window(r.Log.To.Sub(*r.Log.From).Truncate(time.Second).Seconds()))
+		span := r.Log.To.Sub(*r.Log.From).Truncate(time.Second)
+		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), report.Window(span.Seconds()))
 	}
 	if r.Propose != "" {
 		v.Target = r.Share()

@@ -144,7 +144,8 @@ func Empty() *report.Report {
 	}
 }
 
-// Odd has all that can go wrong with a page. Keys are long, are HTML, or change the direction of text. There are a single bucket, zones without keys, and proposals without limits.
+// Odd has all that can go wrong with a page. Keys are long, are HTML, or change the direction of text. There are a
+// single bucket, zones without keys, and proposals without limits.
 func Odd() *report.Report {
 	r := Shop()
 	r.Log.Files = []string{"<b>access</b>.log", strings.Repeat("very-long-name", 20) + ".log"}

@@ -174,20 +174,19 @@ func TestRooms(t *testing.T) {
 		if !strings.HasPrefix(comment, "Package "+p.Name+" ") || !strings.Contains(comment, "never") {
 			t.Errorf("the comment of %s doesn't say what the package is for, and what it never does: %q", path, comment)
 		}
-		if lines > 4000 && path != "." && path != "redisstore" { // the root has a budget of its own
+		if lines > 4000 && path != "." && path != "redisstore" {
 			t.Errorf("%s has %d lines", path, lines)
 		}
 	}
 }
 
-// budgets bound the project, so that it stays small enough to be known. What is above a budget is paid for by something
-// that goes.
+// budgets bound the project, so that it stays small enough to be known. Something else goes if a change would exceed one.
 var budgets = map[string]int{
-	"lines of Go in the core": 33700, "lines of Go for simulate": 10800, "lines of Lua": 1600, "lines of tests": 63600,
-	"words of pages": 124000, "lines of the root": 5200, "files of the root": 16,
+	"lines of Go in the core": 30800, "lines of Go for simulate": 9000, "lines of Lua": 1600, "lines of tests": 54400,
+	"words of pages": 95000, "lines of the root": 4600, "files of the root": 16,
 }
 
-// The core is what the root compiles. What cmd/caddy compiles beside it is for simulate.
+// The core is all that the root compiles. cmd/caddy also compiles what simulate needs.
 func TestBudgets(t *testing.T) {
 	all := goPackages(t)
 	linesOfProgram := func(path string) (lines int) {

@@ -21,7 +21,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
 // MaxBody bounds the bodies that a zone reads.
@@ -83,11 +82,6 @@ func (c *Zone) bodyNeeds() limiter.BodyNeeds {
 		needs.Keys = append(needs.Keys, limiter.BodyKindsOf(key))
 	}
 	return needs
-}
-
-// readsBody reports whether a text of the zone needs a body.
-func (c *Zone) readsBody() bool {
-	return slices.ContainsFunc(c.decidingTexts(), func(t placeholder.Text) bool { return limiter.BodyKindsOf(t.Text) != 0 })
 }
 
 // Ban denies all requests of a key for a while, after the zone's limits have denied the key often

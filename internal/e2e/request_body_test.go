@@ -274,8 +274,6 @@ func sendParts(t testing.TB, to io.Writer, arrived <-chan string, encode func(st
 
 func asItIs(text string) string { return text }
 
-func asChunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
-
 // The body of a request with another content type reaches the application while it is still sent.
 // So does one that no zone needs, because an earlier alternative of the key has a value, an override decides instead of
 // plan and cost, or because no zone matches.

@@ -39,14 +39,6 @@ func (g *gate) came(n int) {
 	g.most = max(g.most, g.inFlight)
 }
 
-// forgetMost returns how many requests were in flight at once, and begins to count again.
-func (g *gate) forgetMost() (most int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	most, g.most = g.most, g.inFlight
-	return most
-}
-
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.came(1)
 	defer g.came(-1)

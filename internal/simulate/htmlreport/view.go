@@ -37,8 +37,6 @@ type finding struct {
 	Proposal string
 }
 
-type fact struct{ Name, Text string }
-
 // zoneGroup is a zone in all configurations that have it.
 type zoneGroup struct {
 	ID, Name string

@@ -262,8 +262,4 @@ var mistakes = []mistake{
 		"a list has bans that have ended", "redisstore/list.go",
 		"		entry.Ban, ok = state.StandingBan(now)\n", "		entry.Ban, _ = state.StandingBan(now)\n",
 	},
-	{
-		"a loaded configuration has slots of its own", "internal/limiter/slot_wait.go",
-		"			e.Slots = slots\n", "			own := *slots\n			own.ID += \" loaded\"\n			e.Slots = &own\n",
-	},
 }

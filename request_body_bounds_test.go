@@ -99,7 +99,9 @@ func readAll(_ http.ResponseWriter, r *http.Request) error {
 
 // smallMemory returns a memory with this many bytes of each kind.
 func smallMemory(size int64) *bodies.Memory {
-	return &bodies.Memory{Bodies: readahead.NewMemory(size), Delayed: readahead.NewMemory(size), Values: readahead.NewMemory(size)}
+	return &bodies.Memory{
+		Bodies: readahead.NewMemory(size), Delayed: readahead.NewMemory(size), Untimed: readahead.NewMemory(size), Values: readahead.NewMemory(size),
+	}
 }
 
 // The values of slow responses leave room for other bodies, even if together they are larger than the memory. Later
@@ -207,6 +209,26 @@ func TestBodyDeadlines(t *testing.T) {
 		if err != nil || w.set != set {
 			t.Errorf("%s: %d deadlines, want %d, error %v", options, w.set, set, err)
 		}
+	}
+}
+
+// Bodies for which a zone waits without a timeout leave room for other bodies.
+func TestUntimedBodiesLeaveRoomForBodies(t *testing.T) {
+	const limits = `"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]`
+	shadow := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}","shadow":true,`+limits+`}`)
+	enforcing := loadHandler(t, `"y":{"key":"{http.rate_limit.request.json.user}",`+limits+`}`)
+	memory := smallMemory(5000) // for one buffer
+	shadow.limiter.BodyMemory, enforcing.limiter.BodyMemory = memory, memory
+	address := serveInProcess(t, shadow, readAll)
+	slowBodies(t, address, 1, `{"user":`)
+	caddytest.Eventually(t, "the body waits", func() bool { return memory.Untimed.Used() > 0 })
+	for _, h := range []*Handler{enforcing, shadow} {
+		if status := postInProcess(t.Context(), t, h, caddytest.JSONType, `{"user":"alice"}`, readAll); status != 200 {
+			t.Errorf("status %d", status)
+		}
+	}
+	if used := memory.Bodies.Used(); used != 0 {
+		t.Errorf("%d bytes taken from other bodies", used)
 	}
 }
 

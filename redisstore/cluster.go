@@ -212,13 +212,17 @@ type hop struct {
 	asking   bool // follows an ASK redirect of another node
 }
 
-// sendAlone sends a call in its own batch, and waits for its end. At the deadline the call ends if it is not sent yet.
+// sendAlone sends a call in its own batch, before all calls in the queue, and waits for its end. At the deadline the call
+// ends if it is not sent yet.
 func (h hop) sendAlone(ctx context.Context, c *pendingCall) (allowed bool, err error) {
 	waiting, cancel := context.WithDeadline(ctx, h.deadline)
 	defer cancel()
 	queued := c.queued
 	c.ctx, c.alone, c.asking = waiting, true, h.asking
-	h.enqueue(c)
+	h.queue.mu.Lock()
+	h.queue.calls = slices.Insert(h.queue.calls, 0, c)
+	h.scheduleSendLocked()
+	h.queue.mu.Unlock()
 	if allowed, err = h.await(c); err != nil && err == waiting.Err() && ctx.Err() == nil {
 		h.queue.mu.Lock()
 		defer h.queue.mu.Unlock()

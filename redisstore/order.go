@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -105,9 +106,18 @@ func (k *keyStates) removeWaitingLocked(a awaited) []*pendingCall {
 	return calls
 }
 
-// endLocked records the end of a script call. Without a reply, the script call can run until the deadline. endLocked
-// returns the calls that have waited for it. Takes among them end with the failure, if it is not nil.
-func (k *keyStates) endLocked(sc *scriptCall, deadline time.Time, failure error) (waited []*pendingCall) {
+// endLocked records the end of a script call of a store. Without a reply, the script call can run until the deadline.
+// endLocked returns the calls that have waited for it. If Redis is silent, or the message is lost, takes of this store
+// among them fail. Takes of other nodes of a cluster fail if the message is lost, and they have waited for its slots.
+func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, silence error) (waited []*pendingCall) {
+	lost := sc.lost()
+	fails := func(c *pendingCall, ofOthers error) bool {
+		err := ofOthers
+		if c.store == s {
+			err = cmp.Or(silence, lost)
+		}
+		return err != nil && c.failTake(err)
+	}
 	for _, calls := range [...][]*pendingCall{sc.calls, sc.retries} {
 		for _, c := range calls {
 			if c.corrections != nil {
@@ -116,12 +126,11 @@ func (k *keyStates) endLocked(sc *scriptCall, deadline time.Time, failure error)
 			}
 		}
 	}
+	waited = slices.DeleteFunc(waited, func(c *pendingCall) bool { return fails(c, nil) })
 	k.recordSlotsLocked(sc, deadline)
 	for _, op := range sc.slotsOps {
-		waited = append(waited, k.removeWaitingLocked(awaited{slots: op.name})...)
-	}
-	if failure != nil {
-		waited = failTakes(waited, failure)
+		forSlots := k.removeWaitingLocked(awaited{slots: op.name})
+		waited = append(waited, slices.DeleteFunc(forSlots, func(c *pendingCall) bool { return fails(c, lost) })...)
 	}
 	return waited
 }
@@ -182,7 +191,13 @@ func (q *queue) putBackLocked(calls []*pendingCall) {
 	if len(calls) == 0 {
 		return
 	}
-	all := append(calls, q.calls...)
-	slices.SortStableFunc(all, func(a, b *pendingCall) int { return a.queued.Compare(b.queued) })
-	q.calls = all
+	byQueued := func(a, b *pendingCall) int { return a.queued.Compare(b.queued) }
+	last := slices.MaxFunc(calls, byQueued)
+	n := 0 // the later calls of a long queue stay where they are
+	for n < len(q.calls) && byQueued(q.calls[n], last) <= 0 {
+		n++
+	}
+	first := append(calls, q.calls[:n]...)
+	slices.SortStableFunc(first, byQueued)
+	q.calls = append(first, q.calls[n:]...)
 }

@@ -77,7 +77,8 @@ type pendingCall struct {
 	work   int64  // see [algorithms.MaxWork]
 	sent   bool   // or about to be sent; guarded by queue.mu
 	store  *Store // to whose queue the call returns from keyStates.waiting
-	resent int    // how often it was sent before, and certainly did not run
+	resent int    // how often it was sent again, because it certainly did not run
+	missed int    // how often it was sent again, because Redis lacked the script
 
 	allowed bool
 	err     error
@@ -317,7 +318,7 @@ func (s *Store) endBatch(d *delivery) {
 	var back, others []*pendingCall // to this queue, and to those of other nodes of a cluster
 	k.mu.Lock()
 	for _, sc := range d.calls {
-		for _, c := range k.endLocked(sc, d.deadline, cmp.Or(silence, sc.lost())) {
+		for _, c := range k.endLocked(s, sc, d.deadline, silence) {
 			if c.store == s {
 				back = append(back, c)
 			} else {

@@ -73,9 +73,6 @@ func (s *Store) deliver(d *delivery) error {
 	}
 	d.script = s.scriptFor(set)
 	s.runScript(ctx, d)
-	if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
-		s.queue.observeDistance(time.Since(first.payload.sent), d.isProbe)
-	}
 	return nil
 }
 
@@ -92,32 +89,40 @@ func (s *Store) readReply(b *batch, sc *scriptCall, d *delivery) {
 	}
 }
 
-// chooseRetries moves the calls that certainly did not run and may be sent again from the calls to the retries.
+// chooseRetries moves the calls that are sent again from the calls to the retries.
 func (sc *scriptCall) chooseRetries() {
-	late := errors.Is(sc.err, errLate)
-	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
-	unconnected := isTimeout(sc.err) && !sc.isSent()
-	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // and runScript has loaded the script
 	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
-		// A replica denies every write of a script.
-		notRun := sc.err != nil && sc.certainlyNotRun() || isFromReplica("", c.err)
-		if late && c.setName != "" { // a later turn sets the count
-			return false
-		}
-		most := 0
-		switch {
-		case flushed: // the script of the next message can be another one, which Redis lacks, too
-			most = 3
-		case unconnected, c.corrections != nil && notRun:
-			most = 1
-		}
-		retry := late || c.resent < most && time.Since(c.queued) < c.maxQueued()
-		if retry {
-			c.resent++
+		again := sc.sendsAgain(c)
+		if again {
+			c.err = nil
 			sc.retries = append(sc.retries, c)
 		}
-		return retry
+		return again
 	})
+}
+
+// sendsAgain reports whether a call is sent again. It certainly did not run.
+func (sc *scriptCall) sendsAgain(c *pendingCall) bool {
+	if sc.err == nil && c.err == nil { // most calls
+		return false
+	}
+	// A replica denies every write of a script.
+	notRun := sc.err != nil && sc.certainlyNotRun() || isFromReplica("", c.err)
+	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
+	unconnected := isTimeout(sc.err) && !sc.isSent()
+	switch {
+	case errors.Is(sc.err, errLate):
+		return c.setName == "" // a later turn sets the count
+	case time.Since(c.queued) >= c.maxQueued():
+		return false
+	case redis.HasErrorPrefix(sc.err, "NOSCRIPT"): // the script of the next message can be another one, which Redis lacks, too
+		c.missed++
+		return c.missed <= 3
+	case unconnected, c.corrections != nil && notRun:
+		c.resent++
+		return c.resent == 1
+	}
+	return false
 }
 
 // endCalls ends the calls of a script call.
@@ -184,6 +189,9 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 // runScript then loads the script, and the calls are made again in another batch.
 func (s *Store) runScript(ctx context.Context, d *delivery) {
 	d.roundTrip(ctx)
+	if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
+		s.queue.observeDistance(time.Since(first.payload.sent), d.isProbe)
+	}
 	s.observeRoundTrip(d)
 	var lacking []*scriptCall
 	stale := false

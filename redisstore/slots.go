@@ -121,7 +121,7 @@ func (k *keyStates) recordSlotsLocked(sc *scriptCall, deadline time.Time) {
 	}
 }
 
-// distrust is called when Redis may have lost its k.
+// distrust is called when Redis may have lost its counts.
 func (k *keyStates) distrust() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -346,5 +346,7 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 // forget forgets the denials of a key so far, and those of the other keys of its set.
 func (c *DenyCache) forget(key string) {
 	s, _ := c.locate(key)
+	s.mu.Lock() // so that changed never goes back
+	defer s.mu.Unlock()
 	s.changed.Store(int64(c.now() + 1))
 }

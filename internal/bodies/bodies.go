@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxBodyMemory    = 64 << 20 // of all bodies together, and once more of those of delayed requests
+	maxBodyMemory    = 64 << 20 // of all bodies together, and once more of delayed requests, and of those without a timeout
 	maxValueMemory   = 16 << 20 // of the values of all requests, for later handlers
 	maxRequestValue  = 16 << 10 // bytes of a value in a request
 	maxResponseValue = 64       // bytes of a value in a response: no number is longer
@@ -21,13 +21,15 @@ const (
 type Memory struct {
 	Bodies  *readahead.Memory // bodies, and values until the zones are collected
 	Delayed *readahead.Memory // bodies of requests that may be delayed
+	Untimed *readahead.Memory // bodies that a zone without a timeout reads
 	Values  *readahead.Memory // values for later handlers
 }
 
 // NewMemory returns the memory for all requests of a process.
 func NewMemory() *Memory {
 	return &Memory{
-		Bodies: readahead.NewMemory(maxBodyMemory), Delayed: readahead.NewMemory(maxBodyMemory), Values: readahead.NewMemory(maxValueMemory),
+		Bodies: readahead.NewMemory(maxBodyMemory), Delayed: readahead.NewMemory(maxBodyMemory),
+		Untimed: readahead.NewMemory(maxBodyMemory), Values: readahead.NewMemory(maxValueMemory),
 	}
 }
 

@@ -105,17 +105,28 @@ func (b *Request) readWithin(policy Policy) *Error {
 }
 
 // readUntil reads the whole body. A body that misses the deadline of its connection can't be read on, so only a zone that
-// denies the request sets one.
+// denies the request sets one. The deadline stays if the body doesn't end, because the server reads the rest when it
+// closes the connection. Other zones wait as long as the client likes, so their bodies take other memory.
 func (b *Request) readUntil(policy Policy) ([]byte, error) {
-	if policy.Timeout > 0 && !b.ahead.Ended() {
-		if b.started.IsZero() {
-			b.started = time.Now()
-		}
-		if b.connection.SetReadDeadline(b.started.Add(policy.Timeout)) == nil {
-			defer func() { _ = b.connection.SetReadDeadline(time.Time{}) }()
-		}
+	if b.ahead.Ended() {
+		return b.ahead.ReadAhead(policy.Limit)
 	}
-	return b.ahead.ReadAhead(policy.Limit)
+	if b.started.IsZero() {
+		b.started = time.Now()
+	}
+	memory := b.memory.Bodies
+	if policy.Timeout == 0 {
+		memory = b.memory.Untimed
+	}
+	if !b.ahead.Move(memory) {
+		return nil, readahead.ErrMemory
+	}
+	timed := policy.Timeout > 0 && b.connection.SetReadDeadline(b.started.Add(policy.Timeout)) == nil
+	body, err := b.ahead.ReadAhead(policy.Limit)
+	if timed && b.ahead.Ended() {
+		_ = b.connection.SetReadDeadline(time.Time{})
+	}
+	return body, err
 }
 
 // readValues reads all values that the zones of the handler may need. A body without bytes has none.

@@ -29,7 +29,7 @@ var mistakes = []mistake{
 	// Messages.
 	{
 		"a take is sent again after its reply was lost", "redisstore/script.go",
-		"		retry := late || ", "		retry := c.resent == 0 || late || ",
+		"	case unconnected, c.corrections != nil && notRun:\n", "	case unconnected, notRun, sc.err != nil:\n",
 	},
 	{
 		"a lost message counts as one that did not run", "redisstore/script.go",

@@ -174,7 +174,7 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 	body := bodyReader{state: state, zone: z, r: r}
 	body.read(z.BodyNeeds.Factor)
 	factor := state.factorOf(z, repl)
-	if factor == 0 {
+	if factor == 0 && body.err == nil {
 		return AppliesUnlimited, nil
 	}
 	if z.tooEarly(r, repl, &body) {

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func init() {
@@ -200,16 +201,14 @@ func (a *App) checkAgreement(z *liveZone) error {
 		d.setting, d.one, d.other)
 }
 
-// reportFailure logs a failure of a store, at most once every ten seconds.
+// reportFailure logs that Redis failed, or that requests were shed, each at most once every ten seconds.
 func (a *App) reportFailure(err error) {
-	if n := a.failureThrottle.Due(10 * time.Second); n > 0 {
-		a.logger.Error("a call to Redis failed", zap.Error(err), zap.Int64("requests", n))
-	}
-}
-
-// reportShed logs that a request was shed, at most once every ten seconds.
-func (a *App) reportShed(err error) {
-	if n := a.shedThrottle.Due(10 * time.Second); n > 0 {
+	const interval = 10 * time.Second
+	if !store.IsBusy(err) {
+		if n := a.failureThrottle.Due(interval); n > 0 {
+			a.logger.Error("a call to Redis failed", zap.Error(err), zap.Int64("requests", n))
+		}
+	} else if n := a.shedThrottle.Due(interval); n > 0 {
 		a.logger.Error("requests were shed", zap.Error(err), zap.Int64("requests", n))
 	}
 }

@@ -190,7 +190,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 func (h *Handler) newLimiter() (*limiter.Limiter, error) {
 	policy, err := h.OnStoreError.compile()
 	l := &limiter.Limiter{
-		ReportFailure: h.app.reportFailure, ReportShed: h.app.reportShed, Denials: h.app.denials, StoreErrorPolicy: policy, Logger: h.logger,
+		ReportFailure: h.app.reportFailure, Denials: h.app.denials, StoreErrorPolicy: policy, Logger: h.logger,
 		SlotLines: limiter.ProcessSlotLines, BodyMemory: limiter.ProcessBodyMemory,
 		HeaderForms: limiter.NewHeaderForms(h.Headers), Jitter: h.Jitter, CountsRequests: !h.DisableMetrics,
 		ProblemJSON: h.ProblemJSON != nil && *h.ProblemJSON, ReturnErrors: h.ReturnErrors,

@@ -157,11 +157,6 @@ func (k *keyStates) failTakes(s *Store, err error) {
 	}
 }
 
-// failTakes ends the takes among calls with err, and returns the other calls.
-func failTakes(calls []*pendingCall, err error) (others []*pendingCall) {
-	return slices.DeleteFunc(calls, func(c *pendingCall) bool { return c.failTake(err) })
-}
-
 // failTake ends the call with err if it is a take, and reports whether it is.
 func (c *pendingCall) failTake(err error) bool {
 	isTake := c.requests != nil

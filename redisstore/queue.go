@@ -365,6 +365,6 @@ func (s *Store) noteRepliesLocked(d *delivery) error {
 
 // failTakesLocked ends all takes that are not sent yet with err.
 func (s *Store) failTakesLocked(err error) {
-	s.queue.calls = failTakes(s.queue.calls, err)
+	s.queue.calls = slices.DeleteFunc(s.queue.calls, func(c *pendingCall) bool { return c.failTake(err) })
 	s.keys.failTakes(s, err)
 }

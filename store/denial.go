@@ -1,8 +1,6 @@
 package store
 
 import (
-	"slices"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
@@ -27,11 +25,6 @@ func (r *Request) IsBanned() bool { return r.Outcome.Ban.EndsAfter > 0 }
 
 // LacksSlot reports whether the zone denies the request because no slot is free.
 func (r *Request) LacksSlot() bool { return r.Slots != nil && !r.Outcome.Slots.Free }
-
-// LacksOnlySlot reports whether the zone denies the request for no other reason than [Request.LacksSlot].
-func (r *Request) LacksOnlySlot() bool {
-	return r.LacksSlot() && r.Outcome.Verdict != Banned && !slices.ContainsFunc(r.Outcome.Decisions, algorithms.Decision.Denies)
-}
 
 // RetryAfter returns how long it takes until the zone has room for the request, as far as is known.
 func (r *Request) RetryAfter() algorithms.Micros {

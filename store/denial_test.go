@@ -20,7 +20,6 @@ func TestDenial(t *testing.T) {
 		reason     string
 		limit      int
 		retryAfter algorithms.Micros
-		onlySlot   bool
 	}{
 		"not asked": {outcome: store.Outcome{Slots: free, Decisions: []algorithms.Decision{notAsked}}, retryAfter: 7_000_000},
 		"allowed":   {outcome: store.Outcome{Verdict: store.Allowed, Slots: free, Decisions: []algorithms.Decision{allowed}}},
@@ -30,7 +29,7 @@ func TestDenial(t *testing.T) {
 		},
 		"no slot": {
 			slots: slots, outcome: store.Outcome{Verdict: store.Denied, Decisions: []algorithms.Decision{allowed}},
-			denies: true, reason: store.DeniedByConcurrency, retryAfter: store.SlotRetryAfter, onlySlot: true,
+			denies: true, reason: store.DeniedByConcurrency, retryAfter: store.SlotRetryAfter,
 		},
 		"no slot, and a limit for longer": {
 			slots: slots, outcome: store.Outcome{Verdict: store.Denied, Decisions: []algorithms.Decision{deniedFor(1_000_000)}},
@@ -55,9 +54,9 @@ func TestDenial(t *testing.T) {
 	} {
 		r := store.Request{Slots: c.slots, Outcome: c.outcome}
 		reason, limit := r.DenialReason()
-		if r.Denies() != c.denies || reason != c.reason || limit != c.limit || r.RetryAfter() != c.retryAfter || r.LacksOnlySlot() != c.onlySlot {
-			t.Errorf("%s: denies %v because of %q, limit %d, retry after %d, lacks only a slot %v",
-				name, r.Denies(), reason, limit, r.RetryAfter(), r.LacksOnlySlot())
+		if r.Denies() != c.denies || reason != c.reason || limit != c.limit || r.RetryAfter() != c.retryAfter {
+			t.Errorf("%s: denies %v because of %q, limit %d, retry after %d",
+				name, r.Denies(), reason, limit, r.RetryAfter())
 		}
 		if want := c.outcome.Ban.EndsAfter > 0; r.IsBanned() != want {
 			t.Errorf("%s: banned is %v", name, r.IsBanned())

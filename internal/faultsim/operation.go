@@ -160,8 +160,9 @@ func (w *world) operate(op *operation) {
 // ask asks the admin API of an instance about a zone.
 func (w *world) ask(i *instance, op *operation, method, path, body string) (answer []byte, err error) {
 	l, z := w.inForce(i), w.scenario.zones[op.zone].name
+	zone := l.Zones[slices.IndexFunc(l.Zones, func(known *limiter.Zone) bool { return known.Name == z })]
 	c := &admin.Configuration{
-		Zones: map[string][]*admin.Zone{z: {{Zone: l.ZoneNamed(z), Limiter: l}}},
+		Zones: map[string][]*admin.Zone{z: {{Zone: zone, Limiter: l}}},
 		ParseOverride: func(body []byte) (text string, lasts time.Duration, err error) {
 			_, err = fmt.Sscan(string(body), &text, &lasts)
 			return text, lasts, err

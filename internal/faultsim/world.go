@@ -237,8 +237,13 @@ func (w *world) load(i *instance) *limiter.Limiter {
 		DenialSource:            &denials.Source{Logger: zap.NewNop()},
 		Logger:                  zap.NewNop(),
 	}
-	l.ReportFailure = func(err error) { w.report(i, "a request", err) }
-	l.ReportShed = func(err error) { w.report(i, shed, err) }
+	l.ReportFailure = func(err error) {
+		what := "a request"
+		if store.IsBusy(err) {
+			what = shed
+		}
+		w.report(i, what, err)
+	}
 	l.StoreErrorPolicy = limiter.StoreErrorPolicy{Mode: w.scenario.mode, Num: 1, Den: 1}
 	switch w.scenario.mode {
 	case "share":

@@ -239,7 +239,8 @@ func (c *comboRun) checkEnd(all []*caddytest.ComboRequest) {
 		if c.Zones[number].Outer {
 			handler = h.outer
 		}
-		z := handler.Limiter().ZoneNamed(c.Zones[number].Name)
+		zones := handler.Limiter().Zones
+		z := zones[slices.IndexFunc(zones, func(z *limiter.Zone) bool { return z.Name == c.Zones[number].Name })]
 		if z.Delay != nil {
 			if places, keys := z.Delay.Places.Taken(); places != 0 || keys != 0 {
 				t.Errorf("%d places are taken, by %d keys, want none", places, keys)

@@ -12,7 +12,6 @@ package limiter
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -33,8 +32,8 @@ type Limiter struct {
 	InRedis          bool    // the budgets are in Redis, or would be outside of a simulation
 	StoreErrorPolicy StoreErrorPolicy
 	SlotLines        *lines.Slots
-	// ReportFailure logs a failure of the store, and ReportShed a request that was shed, unless they have just done so.
-	ReportFailure, ReportShed func(error)
+	// ReportFailure logs a failure of the store, or that a request was shed, unless it has just done so.
+	ReportFailure func(error)
 	// ReportCorrectionFailure is called when corrections of charges may be lost.
 	ReportCorrectionFailure func(error)
 
@@ -97,18 +96,7 @@ func (l *Limiter) ReportStoreFailure(err error) {
 	if l.CountsRequests {
 		telemetry.CountStoreError(err)
 	}
-	switch {
-	case store.IsBusy(err): // Redis has not failed
-		l.ReportShed(err)
-	case !errors.Is(err, store.ErrOpen):
+	if !errors.Is(err, store.ErrOpen) {
 		l.ReportFailure(err)
 	}
-}
-
-// ZoneNamed returns the limiter's zone of a name, or nil.
-func (l *Limiter) ZoneNamed(name string) *Zone {
-	if i := slices.IndexFunc(l.Zones, func(z *Zone) bool { return z.Name == name }); i >= 0 {
-		return l.Zones[i]
-	}
-	return nil
 }

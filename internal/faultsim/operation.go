@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 )
 
 // operation is something that an operator does, by the admin API of an instance.

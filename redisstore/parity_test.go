@@ -131,11 +131,12 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) str
 			pipe.Eval(ctx, algorithms.ChangeScript(), c.keys, c.args...)
 		}
 		if i%5 == 0 { // which changes nothing
-			for offset, instant := range map[int]algorithms.Micros{8: now + 1, 16: now - 1} { // not before, and not after
-				argument := slices.Clone(m.Argument())
-				binary.LittleEndian.PutUint64(argument[offset:], math.Float64bits(float64(instant)))
-				late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), argument))
-			}
+			m.SetNotAfter(now - 1)
+			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), slices.Clone(m.Argument())))
+			m.SetNotAfter(now)
+			early := slices.Clone(m.Argument())
+			binary.LittleEndian.PutUint64(early[8:], math.Float64bits(float64(now+1)))
+			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), early))
 		}
 		argument := slices.Clone(m.Argument())
 		if i%5 == 1 {

@@ -86,6 +86,9 @@ func (m *Message) Reset(names Names, h Head) {
 	m.largestCount = 0
 }
 
+// SetNotAfter changes Head.NotAfter.
+func (m *Message) SetNotAfter(t algorithms.Micros) { m.notAfter = t }
+
 // Take appends the operation of [store.Store.Take].
 func (m *Message) Take(requests []store.Request) {
 	done, overrides := m.beginOperation(kindTake, 0, len(requests)), 0

@@ -232,6 +232,16 @@ func TestUntimedBodiesLeaveRoomForBodies(t *testing.T) {
 	}
 }
 
+// A body that can't be read is denied, also if its factor would be 0.
+func TestFactorOfUnreadableBody(t *testing.T) {
+	h := loadHandler(t, `"z":{"factor":"0{http.rate_limit.request.json.factor}","limits":[{"algorithm":"token_bucket","events":3,"window":"1h"}]}`)
+	for body, status := range map[string]int{`{"factor":2}`: 200, `{"factor":`: 400} {
+		if got := postInProcess(t.Context(), t, h, caddytest.JSONType, body, readAll); got != status {
+			t.Errorf("%s: status %d, want %d", body, got, status)
+		}
+	}
+}
+
 // Delayed requests leave room for other bodies. Without room in their own memory, a request isn't delayed.
 func TestDelayedBodiesLeaveRoomForBodies(t *testing.T) {
 	const length, room = 3000, 10_000

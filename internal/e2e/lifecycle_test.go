@@ -154,3 +154,24 @@ func TestPlainZonesKeepTheirBudgets(t *testing.T) {
 		left("/a", 0)
 	})
 }
+
+// max_keys bounds the keys with budgets of their own, also after a reload that changes it.
+func TestMaxKeys(t *testing.T) {
+	t.Parallel()
+	config := strings.Replace(caddytest.Site("zone api {\n key {header.Key}\n gcra 1 1h\n}"),
+		"admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\t\tmemory {\n\t\t\tmax_keys 10\n\t\t}\n\t}", 1)
+	c := caddytest.Start(t, config)
+	passed := 0
+	for i := range 30 {
+		if c.Get(t, "/", "Key", fmt.Sprint(i)).StatusCode == 200 {
+			passed++
+		}
+	}
+	if passed != 11 {
+		t.Errorf("%d of 30 keys passed; want the 10 there is room for, and 1 for all the others", passed)
+	}
+	c.WaitForLog(t, "the memory store is full")
+	c.Reload(t, strings.Replace(config, "max_keys 10", "max_keys 100", 1))
+	c.Get(t, "/", "Key", "29").Want(t, 200)
+	c.Get(t, "/", "Key", "3").Want(t, 429)
+}

@@ -7,9 +7,71 @@ package formvalue
 
 import (
 	"bytes"
+	"errors"
+	"net/url"
 	"strings"
 	"unicode/utf8"
 )
+
+// The reasons why a body is rejected.
+var (
+	ErrEscape    = errors.New("a % is not followed by two hexadecimal digits")
+	ErrTooLong   = errors.New("the value of the field is too long")
+	ErrAmbiguous = errors.New("servers disagree about the meaning of the body")
+)
+
+// URLEncoded returns the value of a field from a body of the type application/x-www-form-urlencoded. ok is
+// false when the body has no field of that name. A value of more than maxValue bytes is [ErrTooLong].
+//
+// It reads the body as the URL standard says (https://url.spec.whatwg.org/#urlencoded-parsing). Only & separates
+// fields, + is a space, and a field without = has an empty value. Unlike the standard, URLEncoded returns an error
+// where servers disagree, because a client could show another value to them. No browser sends these bodies:
+//
+//   - the field twice. Some servers read the first value, and others the last one.
+//   - the field, and a name that PHP reads as the same field: " user", or "user[]" beside "user".
+//   - an invalid escape. Some servers skip the field.
+//   - a semicolon that is not escaped. It separates fields for some servers, and others skip the field.
+//   - a body that begins as JSON does. Some servers read JSON whatever the type of the body is.
+//   - a question mark at the beginning, or a byte order mark. Some servers skip it, as JavaScript's URLSearchParams
+//     skips the question mark of a URL. For others it is part of the first name.
+func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool, err error) {
+	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) || bytes.HasPrefix(body, []byte{'?'}) {
+		return "", false, ErrAmbiguous
+	}
+	other := false // another name that PHP reads as the field
+	for pair := range bytes.SplitSeq(body, []byte{'&'}) {
+		rawName, rawText, _ := strings.Cut(string(pair), "=")
+		name, nameErr := url.QueryUnescape(rawName)
+		text, textErr := url.QueryUnescape(rawText)
+		switch same, strange := likeField(validUTF8(name), field); {
+		case nameErr != nil || textErr != nil:
+			return "", false, ErrEscape
+		case len(pair) == 0:
+		case validUTF8(name) != field:
+			if strange {
+				return "", false, ErrAmbiguous
+			}
+			other = other || same
+		case ok:
+			return "", false, ErrAmbiguous
+		case len(text) > maxValue || len(validUTF8(text)) > maxValue:
+			return "", false, ErrTooLong
+		default:
+			value, ok = validUTF8(text), true
+		}
+	}
+	if ok && other {
+		return "", false, ErrAmbiguous
+	}
+	return value, ok, nil
+}
+
+// beginsAsJSON reports whether a text begins as a JSON object, list or string does, in any of the encodings that
+// JSON parsers recognize by themselves. So a text with a byte order mark begins as JSON.
+func beginsAsJSON(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	return len(text) > 0 && bytes.IndexByte([]byte("{[\"\x00\xEF\xFE\xFF"), text[0]) >= 0
+}
 
 // underscores replaces the characters that PHP doesn't allow in the name of a variable.
 var underscores = strings.NewReplacer(" ", "_", ".", "_", "[", "_")
@@ -32,22 +94,11 @@ func likeField(name, field string) (same, strange bool) {
 	return true, len(short) < len(name) || strings.Count(begin, "[") > strings.Count(field, "[")
 }
 
-// validUTF8 replaces each invalid byte of text by U+FFFD. bytes.ToValidUTF8 would replace a run of invalid bytes
+// validUTF8 replaces each invalid byte of text by U+FFFD. strings.ToValidUTF8 would replace a run of invalid bytes
 // by one U+FFFD.
-func validUTF8(text []byte) []byte {
-	if utf8.Valid(text) {
+func validUTF8(text string) string {
+	if utf8.ValidString(text) {
 		return text
 	}
-	return []byte(string(bytes.Runes(text)))
-}
-
-// validValue returns the text of a value, if it has at most so many bytes.
-func validValue(text []byte, most int) (string, error) {
-	if len(text) > most {
-		return "", ErrTooLong
-	}
-	if text = validUTF8(text); len(text) > most {
-		return "", ErrTooLong
-	}
-	return string(text), nil
+	return string([]rune(text))
 }

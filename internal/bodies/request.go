@@ -2,6 +2,7 @@ package bodies
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -178,13 +179,12 @@ func (b *Request) readJSON(body []byte, values []string) error {
 			paths, indexes = append(paths, f.path), append(indexes, i)
 		}
 	}
+	if !json.Valid(body) {
+		return jsonvalue.ErrSyntax
+	}
 	reader := jsonvalue.NewReader(maxRequestValue, paths...)
-	if _, err := reader.Write(body); err != nil {
-		return err
-	}
-	if err := reader.Close(); err != nil {
-		return err
-	}
+	_, _ = reader.Write(body)
+	_ = reader.Close()
 	if reader.Repeated() {
 		return formvalue.ErrAmbiguous
 	}

@@ -100,8 +100,8 @@ const (
 // jsonBody reads the values at the paths of a [ResponseValues] from a body that is written to it.
 type jsonBody interface {
 	io.Writer
-	// value returns the value at the path with the number i, as far as the body has been written.
-	value(i int) (string, bool)
+	// Value returns the value at the path with the number i, as far as the body has been written.
+	Value(i int) (string, bool)
 }
 
 // responseKindOf returns the kind of a body by its Content-Type.
@@ -201,7 +201,7 @@ func (b *Response) Replace(placeholder string, value any) (any, error) {
 	case placeholder == responseBytes:
 		return strconv.FormatInt(b.length, 10), nil
 	case IsResponseJSON(placeholder) && b.json != nil:
-		text, _ := b.json.value(slices.Index(b.values.placeholders, placeholder))
+		text, _ := b.json.Value(slices.Index(b.values.placeholders, placeholder))
 		return text, nil
 	}
 	return value, nil
@@ -211,7 +211,7 @@ func (b *Response) Replace(placeholder string, value any) (any, error) {
 func (v *ResponseValues) newJSONBody(kind responseKind) jsonBody {
 	reader := jsonvalue.NewReader(maxResponseValue, v.paths...)
 	if kind == oneJSONText {
-		return &jsonText{Reader: reader}
+		return reader // if the text is cut or malformed, the values before that place count
 	}
 	events := &jsonEvents{event: reader, last: make([]string, len(v.paths))}
 	if kind == jsonLines {
@@ -220,47 +220,19 @@ func (v *ResponseValues) newJSONBody(kind responseKind) jsonBody {
 	return &jsonEventStream{eventstream.NewReader(events), events}
 }
 
-// jsonText is a body that is one JSON text. If the text is cut, the values before the cut count.
-// A text that is malformed has no values.
-type jsonText struct {
-	*jsonvalue.Reader
-	malformed bool
-}
-
-func (b *jsonText) Write(p []byte) (int, error) {
-	if !b.malformed {
-		_, err := b.Reader.Write(p)
-		b.malformed = err != nil
-	}
-	return len(p), nil
-}
-
-func (b *jsonText) value(i int) (string, bool) {
-	if b.malformed {
-		return "", false
-	}
-	return b.Value(i)
-}
-
 // jsonEvents are JSON texts that follow each other. Each value is the one of the last complete event that
 // has it. Events that aren't JSON don't count.
 type jsonEvents struct {
-	event     *jsonvalue.Reader
-	malformed bool     // the current event
-	last      []string // the last values; empty if there was none
+	event *jsonvalue.Reader
+	last  []string // the last values; empty if there was none
 }
 
 // Data implements [eventstream.Events].
-func (b *jsonEvents) Data(piece []byte) {
-	if !b.malformed {
-		_, err := b.event.Write(piece)
-		b.malformed = err != nil
-	}
-}
+func (b *jsonEvents) Data(piece []byte) { _, _ = b.event.Write(piece) }
 
 // End implements [eventstream.Events].
 func (b *jsonEvents) End() {
-	if !b.malformed && b.event.Close() == nil {
+	if b.event.Close() == nil {
 		for i := range b.last {
 			if text, ok := b.event.Value(i); ok {
 				b.last[i] = text
@@ -268,10 +240,10 @@ func (b *jsonEvents) End() {
 		}
 	}
 	b.event.Reset()
-	b.malformed = false
 }
 
-func (b *jsonEvents) value(i int) (string, bool) { return b.last[i], b.last[i] != "" }
+// Value implements jsonBody.
+func (b *jsonEvents) Value(i int) (string, bool) { return b.last[i], b.last[i] != "" }
 
 // jsonEventStream is a body that is an event stream. The data of its events are JSON texts.
 type jsonEventStream struct {
@@ -291,9 +263,10 @@ func (b *jsonLinesBody) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (b *jsonLinesBody) value(i int) (string, bool) {
+// Value implements jsonBody.
+func (b *jsonLinesBody) Value(i int) (string, bool) {
 	b.End()
-	return b.jsonEvents.value(i)
+	return b.jsonEvents.Value(i)
 }
 
 // acceptOnlyDecodable takes the content codings out of Accept-Encoding that can't be decoded, such as br. It changes

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// maxWaiting is how many bytes of compressed content can wait to be decoded.
-	maxWaiting = 64 << 10
 	// maxWindow is the most memory that content compressed with zstd can ask for. RFC 9659 allows
 	// HTTP no more.
 	maxWindow = 8 << 20
@@ -34,95 +32,50 @@ var errWork = errors.New("the content takes too much work to decode")
 // CanDecode reports whether [NewWriter] knows a content coding, such as gzip.
 func CanDecode(coding string) bool { return decoders[strings.ToLower(coding)] != nil }
 
-// Writer decodes the content that is written to it. A goroutine decodes, so Write waits only while at least 32 KiB are
-// to be decoded. Content that is malformed, or that takes too much work, is decoded up to that place, and the rest is
-// dropped. A Writer must be closed.
+// Writer decodes the content that is written to it. A goroutine decodes, and Write waits for it. Content that is
+// malformed, or that takes too much work, is decoded up to that place, and the rest is dropped. A Writer must be closed.
 type Writer struct {
-	to    io.Writer
-	ended chan struct{} // closed when the goroutine ends
-
-	mu      sync.Mutex
-	changed sync.Cond
-	waiting []byte // the content that the goroutine hasn't taken
-	closed  bool   // no more content comes
-	stopped bool   // nothing more is decoded; true after Close, too
-	err     error  // nil or errWork; set when the goroutine ends
+	pipe    *io.PipeWriter
+	content content
+	ended   chan struct{} // closed when the goroutine ends
 }
 
 // NewWriter returns a Writer that decodes content of this coding. It writes the decoded content from
 // another goroutine, until Close returns.
 func NewWriter(coding string, to io.Writer) *Writer {
-	w := &Writer{to: to, ended: make(chan struct{})}
-	w.changed.L = &w.mu
-	go w.decode(decoders[strings.ToLower(coding)])
+	from, pipe := io.Pipe()
+	w := &Writer{pipe: pipe, content: content{from: from, to: to}, ended: make(chan struct{})}
+	go func() {
+		defer close(w.ended)
+		defer from.Close() // so that Write drops the rest
+		// In a handler such a panic would end the request alone. Here it would end the process.
+		defer func() { _ = recover() }()
+		_ = decoders[strings.ToLower(coding)](&w.content, &w.content)
+	}()
 	return w
 }
 
 // Write takes compressed content. It returns no error: see [Writer].
 func (w *Writer) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for rest := p; len(rest) > 0; {
-		for len(w.waiting) == maxWaiting/2 && !w.stopped {
-			w.changed.Wait()
-		}
-		if w.stopped {
-			break
-		}
-		n := min(len(rest), maxWaiting/2-len(w.waiting))
-		w.waiting, rest = append(w.waiting, rest[:n]...), rest[n:]
-		w.changed.Broadcast()
-	}
+	_, _ = w.pipe.Write(p)
 	return len(p), nil
 }
 
 // Close ends the content, and waits until all of it is decoded. If the content takes too much work, its rest is
 // not decoded, and Close returns an error.
 func (w *Writer) Close() error {
-	w.mu.Lock()
-	w.closed = true
-	w.changed.Broadcast()
-	w.mu.Unlock()
+	_ = w.pipe.Close()
 	<-w.ended
-	return w.err
-}
-
-// take waits for content, and exchanges it for an empty buffer. At the end of the content it returns no bytes.
-func (w *Writer) take(empty []byte) []byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.waiting) == 0 && !w.closed {
-		w.changed.Wait()
-	}
-	taken := w.waiting
-	w.waiting = empty
-	w.changed.Broadcast()
-	return taken
-}
-
-// decode decodes until the content ends, or can't be decoded.
-func (w *Writer) decode(decode func(io.Writer, io.Reader) error) {
-	c := &content{writer: w}
-	defer close(w.ended)
-	defer func() {
-		// In a handler such a panic would end the request alone. Here it would end the process.
-		_ = recover()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.stopped, w.waiting, w.err = true, nil, c.err
-		w.changed.Broadcast()
-	}()
-	_ = decode(c, c)
+	return w.content.err
 }
 
 // content is the side of a [Writer] that its goroutine sees. The decoder reads the compressed content from it, and
 // writes the decoded content to it.
 type content struct {
-	writer *Writer
-	buffer []byte // from the Writer
-	read   int    // how many bytes of the buffer have been read
-	left   int64  // the work that is left, in decoded bytes, without freeExpansion
-	err    error
+	from io.Reader
+	to   io.Writer
+	left int64 // the work that is left, in decoded bytes, without freeExpansion
+	err  error // nil or errWork
 }
 
 // Read waits until p is full, or the content ends. So the number of reads doesn't depend on the pieces in which the
@@ -131,15 +84,8 @@ func (c *content) Read(p []byte) (n int, err error) {
 	if err := c.work(readWork); err != nil {
 		return 0, err
 	}
-	for n < len(p) && err == nil {
-		if c.read == len(c.buffer) {
-			c.buffer, c.read = c.writer.take(c.buffer[:0]), 0
-		}
-		if len(c.buffer) == 0 {
-			err = io.EOF
-		}
-		copied := copy(p[n:], c.buffer[c.read:])
-		n, c.read = n+copied, c.read+copied
+	if n, err = io.ReadFull(c.from, p); err == io.ErrUnexpectedEOF {
+		err = io.EOF
 	}
 	c.left += int64(n) * maxExpansion
 	return n, err
@@ -150,7 +96,7 @@ func (c *content) Write(p []byte) (int, error) {
 	if err := c.work(len(p)); err != nil {
 		return 0, err
 	}
-	return c.writer.to.Write(p)
+	return c.to.Write(p)
 }
 
 // work counts work of the decoder. If this is too much, work returns errWork, now and in each further call.

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -173,10 +172,11 @@ func TestWriterBoundsWork(t *testing.T) {
 	} {
 		compressed := append(bytes.Repeat(unit, 1+100_000/len(unit)), encode(t, "zstd", []byte("the end"))...)
 		var want bytes.Buffer
-		c := &content{writer: &Writer{to: &want, waiting: compressed, closed: true}}
+		from := bytes.NewReader(compressed)
+		c := &content{from: from, to: &want}
 		_ = decodeZstd(c, c)
-		if excess := -c.left - freeExpansion; c.err == nil || excess > 128<<10 || c.read == len(compressed) {
-			t.Errorf("%s: %d of %d bytes are decoded, with %d units of work too many, %v", name, c.read, len(compressed), excess, c.err)
+		if excess := -c.left - freeExpansion; c.err == nil || excess > 128<<10 || from.Len() == 0 {
+			t.Errorf("%s: all but %d bytes are decoded, with %d units of work too many, %v", name, from.Len(), excess, c.err)
 		}
 		for range 2 {
 			if got, err := decodeAll("zstd", compressed, random); err == nil || !bytes.Equal(got, want.Bytes()) {
@@ -220,49 +220,6 @@ func TestWriterDecodesSmallParts(t *testing.T) {
 	} {
 		if got, err := decodeAll(test.coding, test.compressed, random); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s, %s: of %d bytes %d come out, %v", test.coding, test.what, len(want), len(got), err)
-		}
-	}
-}
-
-// waitingWatcher notes how much content waits when it is written to. First it waits until that is as much as the
-// bound or more, or no more comes.
-type waitingWatcher struct {
-	writer *Writer
-	most   int
-	late   bool // it waited in vain
-}
-
-func (w *waitingWatcher) Write(p []byte) (int, error) {
-	w.writer.mu.Lock()
-	defer w.writer.mu.Unlock()
-	for len(w.writer.waiting) < maxWaiting/2 && !w.writer.closed && !w.late {
-		w.writer.changed.Wait()
-	}
-	w.most = max(w.most, len(w.writer.waiting))
-	return len(p), nil
-}
-
-func (w *waitingWatcher) giveUp() {
-	w.writer.mu.Lock()
-	defer w.writer.mu.Unlock()
-	w.late = true
-	w.writer.changed.Broadcast()
-}
-
-// Only 64 KiB wait, also if more is written at once: a half in the Writer, and a half that the decoder reads.
-func TestWriterBoundsWaiting(t *testing.T) {
-	t.Parallel()
-	for _, coding := range []string{"gzip", "zstd"} {
-		watcher, compressed := new(waitingWatcher), encode(t, coding, text(1<<20, rand.New(rand.NewPCG(1, 1))))
-		w := &Writer{to: watcher, ended: make(chan struct{})}
-		w.changed.L, watcher.writer = &w.mu, w
-		patience := time.AfterFunc(time.Minute, watcher.giveUp)
-		go w.decode(decoders[coding])
-		_, _ = w.Write(compressed)
-		_ = w.Close()
-		patience.Stop()
-		if watcher.most != maxWaiting/2 {
-			t.Errorf("%s: of %d bytes %d wait", coding, len(compressed), watcher.most)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,43 +20,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
-
-// A file that a handler sends as a whole is counted, and may still go by sendfile.
-func TestBytesOfFiles(t *testing.T) {
-	t.Parallel()
-	h := loadHandler(t, `"api":{"limits":[{"algorithm":"fixed_window","events":1000000,"window":"1h"}],"settle":{"cost":"{http.rate_limit.response.bytes}"}}`)
-	for _, length := range []string{"", "100000"} {
-		noted := &correcting{Store: h.limiter.Store}
-		h.limiter.Store = noted
-		under := &readFromWriter{ResponseRecorder: httptest.NewRecorder()}
-		serveBody(t, h, under, httptest.NewRequest("GET", "/", nil), func(w http.ResponseWriter, _ *http.Request) error {
-			if length != "" {
-				w.Header().Set("Content-Length", length)
-			}
-			_, err := w.(io.ReaderFrom).ReadFrom(bytes.NewReader(make([]byte, 100_000)))
-			return err
-		})
-		if got := fmt.Sprint(noted.calls); got != "[[api refund 0 charge 99999 leave false]]" {
-			t.Errorf("length %q: %s", length, got)
-		}
-		if under.read < 90_000 {
-			t.Errorf("length %q: the writer beneath may read only %d bytes itself", length, under.read)
-		}
-		h.limiter.Store = noted.Store
-	}
-}
-
-// readFromWriter counts the bytes that it reads itself.
-type readFromWriter struct {
-	*httptest.ResponseRecorder
-	read int64
-}
-
-func (w *readFromWriter) ReadFrom(r io.Reader) (int64, error) {
-	n, err := io.Copy(w.ResponseRecorder, r)
-	w.read += n
-	return n, err
-}
 
 // bodyHandler returns a handler with a zone that settles by the tokens in a JSON body.
 func bodyHandler(t testing.TB) *Handler {

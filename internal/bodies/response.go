@@ -134,9 +134,9 @@ func (b *Response) ReadHeader(status int, header http.Header) {
 	}
 }
 
-// IsRead reports whether the content of the next part is read, and not only its length.
-func (b *Response) IsRead() bool {
-	return b != nil && !b.ended && b.kind != noJSON && !b.hasUnknownCoding()
+// isRead reports whether the content of the next part is read, and not only its length.
+func (b *Response) isRead() bool {
+	return !b.ended && b.kind != noJSON && !b.hasUnknownCoding()
 }
 
 // hasUnknownCoding reports whether the body is compressed in a way that can't be decoded.
@@ -152,10 +152,13 @@ func (b *Response) WasUndecodable() bool {
 // Coding returns the content coding of the body. It is empty if the body isn't compressed, or no JSON is read.
 func (b *Response) Coding() string { return b.coding }
 
-// See reads a part of the body.
+// See reads a part of the body. A connection that has become another protocol over HTTP/2 may still write when the
+// handlers have returned. So its bytes change nothing.
 func (b *Response) See(part []byte) {
-	b.Count(int64(len(part)))
-	if !b.IsRead() || len(part) == 0 {
+	if b == nil || b.switched {
+		return
+	}
+	if b.length += int64(len(part)); !b.isRead() || len(part) == 0 {
 		return
 	}
 	if b.json == nil {
@@ -169,14 +172,6 @@ func (b *Response) See(part []byte) {
 		return
 	}
 	_, _ = b.json.Write(part)
-}
-
-// Count counts bytes of the body. A connection that has become another protocol over
-// HTTP/2 may still write when the handlers have returned. So its bytes change nothing.
-func (b *Response) Count(n int64) {
-	if b != nil && !b.switched {
-		b.length += n
-	}
 }
 
 // End ends the body. Its values are known after that, and See reads nothing more.

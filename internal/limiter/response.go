@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -88,9 +87,8 @@ type responseWriter struct {
 const unknownLength = -1
 
 const (
-	// lastPartSize is how many bytes ReadFrom and a long Write leave for a last Write of their
-	// own, because the charges are corrected before it. ReadFrom copies these bytes. The rest
-	// may go by sendfile.
+	// lastPartSize is how many bytes a long Write leaves for a last Write of their own, because
+	// the charges are corrected before it.
 	lastPartSize = 4 << 10
 	// minLongWrite is the length above which a Write may block for a while. A shorter Write
 	// fits into the buffers of a connection, and is not worth another system call.
@@ -182,46 +180,8 @@ func (w *responseWriter) Write(b []byte) (n int, err error) {
 	return n + last, err
 }
 
-// ReadFrom implements [io.ReaderFrom]. If the length is known, it leaves all but the last part
-// to the underlying writer, which may use sendfile. It copies the last part, because
-// only a Write shows that the source has these bytes. If the body is read, it copies all of it.
-func (w *responseWriter) ReadFrom(r io.Reader) (n int64, err error) {
-	w.beforeHeader(http.StatusOK)
-	if w.body.IsRead() {
-		return io.Copy(struct{ io.Writer }{w}, r)
-	}
-	if w.bodyLeft == unknownLength {
-		n, err = w.ResponseWriterWrapper.ReadFrom(r)
-		w.body.Count(n)
-		return n, err
-	}
-	if first := w.bodyLeft - lastPartSize; first > 0 {
-		n, err = w.copyUpTo(r, first)
-		w.bodyLeft -= n
-		w.body.Count(n)
-		if err != nil || n < first {
-			return n, err
-		}
-	}
-	buffer := lastPartBuffers.Get().(*[lastPartSize]byte)
-	defer lastPartBuffers.Put(buffer)
-	last, err := io.CopyBuffer(struct{ io.Writer }{w}, r, buffer[:])
-	return n + last, err
-}
-
-var lastPartBuffers = sync.Pool{New: func() any { return new([lastPartSize]byte) }}
-
-// copyUpTo writes up to n bytes from a reader. It uses only one [io.LimitedReader], because
-// sendfile doesn't look through two.
-func (w *responseWriter) copyUpTo(r io.Reader, n int64) (int64, error) {
-	limited, ok := r.(*io.LimitedReader)
-	if !ok {
-		return w.ResponseWriterWrapper.ReadFrom(&io.LimitedReader{R: r, N: n})
-	}
-	n, err := w.ResponseWriterWrapper.ReadFrom(&io.LimitedReader{R: limited.R, N: min(n, limited.N)})
-	limited.N -= n
-	return n, err
-}
+// ReadFrom implements [io.ReaderFrom]. It copies, because only a Write shows which bytes complete the response.
+func (w *responseWriter) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{w}, r) }
 
 // Hijack implements [http.Hijacker]. A handler that hijacks the connection before it has sent a header
 // sends its response past w, and that response is nearly always 101.

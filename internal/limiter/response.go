@@ -181,7 +181,9 @@ func (w *responseWriter) Write(b []byte) (n int, err error) {
 }
 
 // ReadFrom implements [io.ReaderFrom]. It copies, because only a Write shows which bytes complete the response.
-func (w *responseWriter) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{w}, r) }
+func (w *responseWriter) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{w}, r)
+}
 
 // Hijack implements [http.Hijacker]. A handler that hijacks the connection before it has sent a header
 // sends its response past w, and that response is nearly always 101.

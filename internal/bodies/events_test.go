@@ -40,16 +40,20 @@ func TestLastEventCounts(t *testing.T) {
 			}
 			stream.WriteString(before + event + behind)
 		}
+		text := stream.String()
+		if behind == "\n" && random.IntN(2) == 0 {
+			text = text[:len(text)-1] // the last line needs no end
+		}
 		body := NewResponse(httptest.NewRequest("GET", "/", nil), values)
 		body.ReadHeader(http.StatusOK, http.Header{"Content-Type": {contentType}})
-		for rest := []byte(stream.String()); len(rest) > 0; {
+		for rest := []byte(text); len(rest) > 0; {
 			n := 1 + random.IntN(len(rest))
 			body.See(rest[:n])
 			rest = rest[n:]
 		}
 		body.End()
 		if got, err := body.Replace(placeholder, "none"); got != want || err != nil {
-			t.Fatalf("%q: %v, want %q, error %v", stream.String(), got, want, err)
+			t.Fatalf("%q: %v, want %q, error %v", text, got, want, err)
 		}
 	}
 }

@@ -109,19 +109,6 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 	})
 }
 
-func TestDenialsForgetQuietKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLog(func(Denial) {})
-		defer l.Close()
-		l.Record(Denial{Zone: "z", Key: "a", Source: new(Source)})
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if len(l.recent) != 0 || l.timer != nil {
-			t.Errorf("%d keys are remembered, timer %v", len(l.recent), l.timer)
-		}
-	})
-}
-
 // A ban ends when the store says, also if its report had to wait. No instant is shown later than it is.
 func TestDenialsEndOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

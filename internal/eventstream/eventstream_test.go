@@ -33,37 +33,6 @@ func read(pieces ...string) []string {
 	return c.all
 }
 
-func TestReader(t *testing.T) {
-	for _, test := range []struct {
-		stream string
-		want   []string
-	}{
-		{"", nil},
-		{"data: one\n\ndata:two\n\n", []string{"one", "two"}},
-		{"data: one\r\n\r\ndata: two\r\rdata: three\n\r\n", []string{"one", "two", "three"}},
-		{"data:  two spaces\n\n", []string{" two spaces"}},
-		{"data: first\ndata: second\ndata:\ndata\ndata: last\n\n", []string{"first\nsecond\n\n\nlast"}},
-		{"data\n\n", []string{""}},
-		{": a comment\ndata: x\nevent: y\nid: 7\nretry: 5\n\n", []string{"x"}},
-		{":\n\nevent: nothing\n\n\n\n", nil},
-		{"data: not ended", nil},
-		{"data: not ended\n", nil},
-		{"data: a: b\n\n", []string{"a: b"}},
-		{"data : x\n\ndatas: x\n\n data: x\n\nDATA: x\n\ndat: x\n\n", nil},
-		{"\uFEFFdata: x\n\n\uFEFFdata: y\n\n", []string{"x"}},
-		{"\uFEFF\n\ndata: x\n\n", []string{"x"}},
-		{"\xEF\xBBdata: x\n\ndata: y\n\n", []string{"y"}},
-		{"\xEF\ndata: y\n\n", []string{"y"}},
-		{"\n\r\n\rdata: x\n\n", []string{"x"}},
-		{"data: x\r\n\n", []string{"x"}},
-		{"data: \x00\xFF\n\n", []string{"\x00\xFF"}},
-	} {
-		if got := read(test.stream); !slices.Equal(got, test.want) {
-			t.Errorf("%q: %q, want %q", test.stream, got, test.want)
-		}
-	}
-}
-
 // wantedEvents returns the data of the events of a whole stream, by the steps of the standard.
 func wantedEvents(stream string) (all []string) {
 	stream = strings.TrimPrefix(stream, "\uFEFF")
@@ -97,6 +66,9 @@ func split(text string, random *rand.Rand) (pieces []string) {
 func FuzzReader(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"usage\":null}\n\ndata: [DONE]\n\n", "\uFEFFdata\r\rdata:x\r\n\r\n: c\n", "data: a\ndata: b\n\nid: 1\n\n",
+		": a comment\ndata: x\nid: 7\n\n", ":\n\nevent: nothing\n\n\n\n", "data: not ended", "data: not ended\n", "data: a: b\n\ndata:  x\n\n",
+		"data : x\n\ndatas: x\n\n data: x\n\nDATA: x\n\ndat: x\n\n", "data: a\ndata:\ndata\ndata: b\r\rdata\n\r\n", "data: \x00\xFF\r\n\n",
+		"\uFEFFdata: x\n\n\uFEFFdata: y\n\n", "\xEF\xBBdata: x\n\ndata: y\n\n", "\xEF\ndata: y\n\n", "\n\r\n\rdata: x\n\n",
 		"event: message_delta\r\ndata: {\"usage\":\r\ndata: {\"output_tokens\": 15}}\r\n\r\n",
 	} {
 		f.Add(seed, uint64(1))

@@ -71,6 +71,7 @@ func TestFamilies(t *testing.T) {
 		want   map[string]string
 	}{
 		{"draft_06", allowed, map[string]string{"Ratelimit-Limit": "10", "Ratelimit-Remaining": "4", "Ratelimit-Reset": "2"}},
+		{"draft_06", Report{Limit: 1 << 51, Remaining: 1 << 51}, map[string]string{"Ratelimit-Limit": "999999999999999", "Ratelimit-Remaining": "999999999999999", "Ratelimit-Reset": "0"}},
 		{"x_ratelimit", denied, map[string]string{"X-Ratelimit-Limit": "10", "X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "9"}},
 		{"x_ratelimit_epoch", allowed, map[string]string{"X-Ratelimit-Limit": "10", "X-Ratelimit-Remaining": "4", "X-Ratelimit-Reset": "1002"}},
 		{"sharkey", allowed, map[string]string{"X-Ratelimit-Remaining": "4", "X-Ratelimit-Clear": "1.501"}},

@@ -17,80 +17,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Clients of several keys come, wait for slots and for limits, and leave at random. Of each key the
-// requests pass in the order of their charges. No place is lost, and all are free in the end. A key
-// whose clients all stay and fit is never denied by a flood of another key.
-func TestQueueOfManyKeys(t *testing.T) {
-	const second = int64(time.Second / time.Microsecond)
-	for seed := range seedtest.Cases(t, uint64(50)) {
-		random := rand.New(rand.NewPCG(seed, 17))
-		synctest.Test(t, func(t *testing.T) {
-			most := 20 + random.Int64N(30)
-			q := newQueueTest(t, inMemory(), fmt.Sprint("gcra 5 ", second, " 1"), most)
-			q.zone.Delay.SingleKey = false
-			var slots *store.Slots
-			if random.IntN(2) == 0 {
-				slots = &store.Slots{ID: store.SlotsID("api", ""), Limit: 1 + random.Int64N(3)}
-			}
-			var mu sync.Mutex
-			charged := make(map[string]int64) // the last charge of a key that passed
-			passed := 0
-			send := func(ctx context.Context, key string) bool {
-				r := q.request(1)
-				r.Key, r.Slots = key, slots
-				state := newTestState(q.handler, q.zone, &LimitSet{}, r)
-				defer state.sendCorrections()
-				if err := q.handler.decide(ctx, state); err != nil || !state.Allowed {
-					return false
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				passed++
-				receipt := state.Requests[0].Outcome.Decisions[0].Receipt.At
-				if receipt < charged[key] {
-					t.Errorf("seed %d: a request of key %s passed after one that was charged later", seed, key)
-				}
-				charged[key] = receipt
-				return true
-			}
-			var clients sync.WaitGroup
-			for range 200 {
-				ctx, stop := t.Context(), func() {}
-				if random.IntN(3) == 0 {
-					ctx, stop = context.WithTimeout(ctx, time.Duration(random.Int64N(int64(5*time.Second))))
-				}
-				key := []string{"flood", "flood", "flood", "flood", "b"}[random.IntN(5)]
-				clients.Go(func() {
-					defer stop()
-					send(ctx, key)
-				})
-				if calm := fmt.Sprint("calm", random.Uint64()); random.IntN(10) == 0 {
-					clients.Go(func() { // one at a time, so it has one place at most
-						for range 2 {
-							if !send(t.Context(), calm) {
-								t.Errorf("seed %d: a calm key was denied", seed)
-							}
-						}
-					})
-				}
-				synctest.Wait()
-				if taken, _ := q.zone.Delay.Places.Taken(); taken > most {
-					t.Errorf("seed %d: %d places are taken, want at most %d", seed, taken, most)
-				}
-				time.Sleep(time.Duration(random.Int64N(second/10)) * time.Microsecond)
-			}
-			clients.Wait()
-			if passed == 0 {
-				t.Error("no request passed")
-			}
-			wantNoPlaces(t, q.zone)
-		})
-		if t.Failed() {
-			return
-		}
-	}
-}
-
 // wantNoPlaces checks that no request has a place in the zone.
 func wantNoPlaces(t *testing.T, z *Zone) {
 	t.Helper()
@@ -210,21 +136,6 @@ func TestQueueLaws(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-	}
-}
-
-// A shadow with delay charges in advance, but takes no place, and gives none back.
-func TestShadowTakesNoPlace(t *testing.T) {
-	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1_000_000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	z := &Zone{Delay: &lines.Policy{MaxDelay: 1000, MaxPlaces: 1, Places: NewDelayPlaces()}}
-	state := newTestState(&Limiter{}, z, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
-	took := state.reservePlaces()
-	state.Wait.Release()
-	if n, _ := z.Delay.Places.Taken(); took || n != 0 || state.Requests[0].MaxWait != 1000 {
-		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, state.Requests[0].MaxWait)
 	}
 }
 

@@ -210,27 +210,15 @@ func TestPolicyWindow(t *testing.T) {
 		want                  string
 	}{
 		{"token_bucket", 10, second, 20, 1, "q=20;w=2"},
-		{"token_bucket", 10, second, 0, 1, "q=10;w=1"},
 		{"token_bucket", 10, second, 25, 1, "q=25"}, // 2.5 s
-		{"token_bucket", 10, second, 5, 1, "q=5"},
 		{"token_bucket", 100, 60 * second, 5, 1, "q=5;w=3"},
-		{"token_bucket", 3, second, 1, 1, "q=1"},
-		{"token_bucket", 3, second, 9, 1, "q=9;w=3"},
-		{"token_bucket", 10, second, 20, 2, "q=10;w=1"},
 		{"token_bucket", 10, second, 20, 3, "q=7"},
 		{"token_bucket", 10, second, 20, 0.5, "q=40;w=4"},
-		{"token_bucket", 10, second / 10, 20, 1, "q=20"},
 		{"token_bucket", 10, second / 10, 200, 1, "q=200;w=2"},
-		{"gcra", 10, second, 20, 1, "q=20;w=2"},
-		{"gcra", 10, second, 25, 1, "q=25"},
 		{"smooth", 10, second, 20, 1, "q=20;w=2"},
-		{"leaky_bucket", 10, second, 20, 1, "q=20;w=2"},
 		{"leaky_bucket", 10, second, 25, 1, "q=25;w=3"}, // the rest leaks out with the third drip
-		{"leaky_bucket", 10, second, 5, 1, "q=5;w=1"},
 		{"leaky_bucket", 10, second, 25, 5, "q=5;w=1"},
-		{"leaky_bucket", 10, second / 10, 5, 1, "q=5"},
 		{"fixed_window", 10, 60 * second, 0, 1, "q=10;w=60"},
-		{"fixed_window", 10, second / 10, 0, 1, "q=10;w=1"},
 		{"sliding_window", 10, 3 * second / 2, 0, 1, "q=10;w=2"},
 		{"sliding_log", 10, 60 * second, 0, 1, "q=10;w=60"},
 	} {
@@ -244,31 +232,6 @@ func TestPolicyWindow(t *testing.T) {
 		limits := scaleLimits(set.Budgets[0].Limits, int64(test.factor*UnitFactor))
 		if got := set.formatPolicyItems(limits, 0); got != `"z";`+test.want {
 			t.Errorf("%v with factor %v: %s, want %s", limit, test.factor, got, test.want)
-		}
-	}
-}
-
-// No number is sent that is too large for a structured field.
-func TestLargestInteger(t *testing.T) {
-	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 1 << 51, Window: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	given := &LimitSet{Limits: []*algorithms.Limit{limit}}
-	given.NameBudgets("z", make([]keys.Template, 1))
-	state := newTestState(nil, &Zone{Name: "z"}, given, store.Request{
-		Limits: given.Budgets[0].Limits, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}},
-	})
-	state.Allowed = true
-	h := make(http.Header)
-	state.setDraftFields(h)
-	state.setFamilies(h, NewHeaderForms([]string{"draft_06"}).families)
-	for field, want := range map[string]string{
-		"RateLimit-Policy": `"z";q=999999999999999;w=1`, "RateLimit": `"z";r=999999999999999`,
-		"RateLimit-Limit": "999999999999999", "RateLimit-Remaining": "999999999999999",
-	} {
-		if got := h.Get(field); got != want {
-			t.Errorf("%s: %q, want %q", field, got, want)
 		}
 	}
 }

@@ -113,15 +113,6 @@ func TestNotifyReportsWhatIsUsed(t *testing.T) {
 	}
 }
 
-// Calendars that reach a share together are reported one by one, also in the same second.
-func TestNotifyOfSeveralCalendars(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNotifyTest(t, inMemory(), "day", "month", "year")
-		n.request(t, n.ask("a", 5))
-		n.want(t, "with 5 of 10 used", "a 50% calendar 10 day", "a 50% calendar 10 month", "a 50% calendar 10 year")
-	})
-}
-
 // Decisions that are made again while a request waits for a slot lose no report, also of a shadow that charges each of them.
 func TestNotifyBehindSlotLine(t *testing.T) {
 	for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Uniform} {

@@ -202,6 +202,85 @@ func TestSlotLineLaws(t *testing.T) {
 	}
 }
 
+// Requests of many zones that need the slots of the others never wait for each other in a circle.
+func TestSlotsOfManyZones(t *testing.T) {
+	for seed := range seedtest.Cases(t, uint64(50)) {
+		random := rand.New(rand.NewPCG(seed, 15))
+		synctest.Test(t, func(t *testing.T) {
+			s := newSlotTest(inMemory(), 1000*time.Hour)
+			zones := []slotAsk{{zone: "a", slots: 1}, {zone: "b", slots: 2}, {zone: "c", slots: 1}, {zone: "d", slots: 3}}
+			for _, ask := range zones {
+				s.addZone(t, ask.zone, 10*time.Hour, 1000)
+			}
+			flying := newInFlight()
+			var clients sync.WaitGroup
+			began := time.Now()
+			for number := range 60 {
+				asks := slices.DeleteFunc(slices.Clone(zones), func(slotAsk) bool { return random.IntN(2) == 0 })
+				if len(asks) == 0 {
+					continue
+				}
+				took := time.Duration(1 + random.Int64N(int64(time.Second)))
+				clients.Go(func() {
+					state, err := s.decide(t.Context(), asks...)
+					defer state.sendCorrections()
+					if err != nil || !state.Allowed {
+						t.Errorf("seed %d: request %d was denied: %v", seed, number, err)
+					}
+					for _, a := range asks {
+						flying.begin(a.zone, number)
+						defer flying.end(a.zone)
+					}
+					time.Sleep(took)
+				})
+				time.Sleep(time.Duration(1 + random.Int64N(int64(100*time.Millisecond))))
+			}
+			clients.Wait()
+			for _, ask := range zones {
+				if most := flying.most[ask.zone]; most > ask.slots {
+					t.Errorf("seed %d: %d requests were in flight in zone %s, which has %d slots", seed, most, ask.zone, ask.slots)
+				}
+			}
+			if took := time.Since(began); took > 70*time.Second {
+				t.Errorf("seed %d: the last request ended after %v", seed, took)
+			}
+			s.wantIdle(t)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// Requests of two handlers that take the slots of two zones in opposite order block each other, until the
+// longest delay is over.
+func TestSlotsOfTwoHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlotTest(inMemory(), 1000*time.Hour)
+		s.addZone(t, "a", time.Minute, 100)
+		s.addZone(t, "b", time.Minute, 100)
+		began := time.Now()
+		var clients sync.WaitGroup
+		for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+			clients.Go(func() {
+				outer, err := s.decide(t.Context(), slotAsk{zone: order[0], key: "k", slots: 1})
+				defer outer.sendCorrections()
+				if err != nil || !outer.Allowed {
+					t.Errorf("the first handler denied: %v", err)
+				}
+				time.Sleep(time.Second)
+				inner, err := s.decide(t.Context(), slotAsk{zone: order[1], key: "k", slots: 1})
+				defer inner.sendCorrections()
+				if took := time.Since(began) - time.Second; err != nil || inner.Allowed || took != time.Minute {
+					t.Errorf("allowed %v after %v; %v", inner.Allowed, took, err)
+				}
+			})
+		}
+		clients.Wait()
+		s.wantIdle(t)
+	})
+}
+
 // slotStores runs a test with both stores. open returns the store of another process, or nil for
 // the store in memory, which has only one process.
 func slotStores(t *testing.T, run func(t *testing.T, budgets store.Store, open func() store.Store)) {
@@ -268,63 +347,6 @@ func TestSlotLinesUnderRace(t *testing.T) {
 	})
 }
 
-// Requests pass in the order in which they came, one for each slot that is given back. A client that
-// leaves makes way for the next one. A newcomer doesn't overtake.
-func TestSlotLineOrder(t *testing.T) {
-	t.Parallel()
-	slotStores(t, func(t *testing.T, budgets store.Store, _ func() store.Store) {
-		s := newSlotTest(budgets, 1000*time.Hour)
-		s.addZone(t, "api", caddytest.Patient, 1000)
-		ask := slotAsk{zone: "api", key: "k", slots: 1}
-		first, err := s.decide(t.Context(), ask)
-		if err != nil || !first.Allowed {
-			t.Fatal("the first request was denied:", err)
-		}
-		type passing struct {
-			number int
-			state  *State
-		}
-		passed := make(chan passing)
-		var clients sync.WaitGroup
-		var leave []context.CancelFunc
-		for number := range 10 {
-			ctx, stop := context.WithCancel(t.Context())
-			leave = append(leave, stop)
-			clients.Go(func() {
-				switch state, err := s.decide(ctx, ask); {
-				case err == nil && state.Allowed:
-					passed <- passing{number, state}
-				case !errors.Is(err, errClientGone) || number != 0 && number != 4 && number != 9:
-					t.Errorf("request %d was denied: %v", number, err)
-				}
-			})
-			s.waitForWaiters(t, int64(number+1))
-		}
-		for n, number := range []int{0, 4, 9} {
-			leave[number]()
-			s.waitForWaiters(t, int64(9-n))
-		}
-		first.sendCorrections()
-		for _, number := range []int{1, 2, 3, 5, 6, 7, 8} {
-			next := <-passed
-			if next.number != number {
-				t.Errorf("request %d passed, want %d", next.number, number)
-			}
-			select {
-			case other := <-passed:
-				t.Errorf("request %d passed, too", other.number)
-			default:
-			}
-			next.state.sendCorrections()
-		}
-		clients.Wait()
-		for _, stop := range leave {
-			stop()
-		}
-		s.wantIdle(t)
-	})
-}
-
 // A request waits up to the longest delay of its zone, for its slot and its limits together. The
 // time that a decision takes doesn't include the wait.
 func TestSlotWaitIsBounded(t *testing.T) {
@@ -366,26 +388,6 @@ func TestSlotWaitIsBounded(t *testing.T) {
 		}
 		s.wantIdle(t)
 
-		limit, _ = algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 6_000_000, Burst: 1})
-		ask.limits = []store.Limit{store.NewLimit("api", "", limit)}
-		first, _ := s.decide(t.Context(), ask)
-		began := time.Now()
-		time.AfterFunc(time.Second, first.sendCorrections)
-		var clients sync.WaitGroup
-		for i, allowed := range []bool{true, false} { // the limit would have room for the second one after 12 s
-			clients.Go(func() {
-				state, err := s.decide(t.Context(), ask)
-				if took := time.Since(began); err != nil || state.Allowed != allowed || took != 6*time.Second {
-					t.Errorf("request %d: allowed %v after %v, want %v after 6s; %v", i+1, state.Allowed, took, allowed, err)
-				}
-				state.sendCorrections()
-			})
-			synctest.Wait()
-		}
-		clients.Wait()
-		time.Sleep(time.Hour)
-		s.wantIdle(t)
-
 		before, _ := s.decide(t.Context(), ask)
 		time.AfterFunc(5*time.Second, before.sendCorrections)
 		state := newTestState(s.handler, s.zones["api"], &LimitSet{}, before.Requests[0])
@@ -403,68 +405,4 @@ func reservePlacesFor(t *testing.T, state *State) (release func()) {
 		t.Fatal("there is no place")
 	}
 	return state.Wait.Release
-}
-
-// Limits charge a request that waits only when it passes, for the time that is left. A request that a
-// limit denies doesn't wait, and doesn't keep the others from the slot.
-func TestSlotWaitAndLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 3_600_000_000, Burst: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := newSlotTest(inMemory(), 1000*time.Hour)
-		s.addZone(t, "api", time.Minute, 100)
-		ask := slotAsk{zone: "api", key: "k", slots: 1, limits: []store.Limit{store.NewLimit("api", "", limit)}}
-		first, err := s.decide(t.Context(), ask)
-		if err != nil || !first.Allowed {
-			t.Fatal("denied:", err)
-		}
-		passed := make(chan *State, 5)
-		var clients sync.WaitGroup
-		for range 5 { // two of them have room
-			clients.Go(func() {
-				state, err := s.decide(t.Context(), ask)
-				if err != nil {
-					t.Error(err)
-				}
-				if state.Allowed {
-					time.Sleep(time.Second)
-				}
-				state.sendCorrections()
-				passed <- state
-			})
-		}
-		synctest.Wait()
-		if n := s.waiting(); n != 5 {
-			t.Errorf("%d requests wait, want 5", n)
-		}
-		time.Sleep(time.Second)
-		began := time.Now()
-		first.sendCorrections()
-		clients.Wait()
-		if took := time.Since(began); took != 2*time.Second {
-			t.Errorf("the requests were decided after %v, want 2s", took)
-		}
-		allowed := 0
-		for range 5 {
-			state := <-passed
-			switch e := &state.Entries[0]; {
-			case state.Allowed:
-				allowed++
-			case e.LacksSlot() || !e.Outcome.Decisions[0].Denies():
-				t.Errorf("denied with %+v", e.Outcome)
-			}
-		}
-		if allowed != 2 {
-			t.Errorf("%d requests passed, want 2", allowed)
-		}
-		time.Sleep(time.Hour)
-		last, _ := s.decide(t.Context(), ask)
-		if state, err := s.decide(t.Context(), ask); err != nil || state.Allowed || time.Since(began) > time.Hour+2*time.Second {
-			t.Errorf("without room, and without a slot: allowed %v after %v; %v", state.Allowed, time.Since(began), err)
-		}
-		last.sendCorrections()
-		s.wantIdle(t)
-	})
 }

@@ -34,7 +34,7 @@ func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.
 				l.SlotLines.Leave(w, instantOf(time.Now()))
 				return allowed, took, err
 			}
-			next, zone = l.SlotLines.Answered(w, allowed, instantOf(asked)+took.Microseconds()) // a nanosecond is no microsecond
+			next, zone = l.SlotLines.Answered(w, allowed, instantOf(asked)+took.Microseconds()) // 1 ns more is not 1 µs more
 		case lines.Wait:
 			if woken == nil {
 				woken = make(chan struct{}, 1)

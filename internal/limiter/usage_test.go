@@ -84,27 +84,3 @@ func settledCost(t *testing.T, sum *cost.Sum, contentType string, body []byte, p
 	charged, _ := state.(*State).Entries[0].charged()
 	return charged
 }
-
-// A stream in lines that breaks off costs what its last complete line says. An incomplete one says nothing.
-func TestLinesBreakOff(t *testing.T) {
-	t.Parallel()
-	sum := parseCost(t, "{http.rate_limit.response.json.n} + 2*{http.rate_limit.response.json.m}")
-	for body, want := range map[string]int64{
-		"":                              1000,
-		"\n\n":                          1000,
-		`{"n":3}`:                       3,
-		"{\"n\":3}\n":                   3,
-		"{\"n\":3}\r\n\r\n{\"n\":4}":    4,
-		"{\"n\":3}\n{\"n\":4":           3,
-		"{\"n\":3}\n{\"n\":4}}\n":       3,
-		"{\"n\":3}\nno JSON\n":          3,
-		"{\"m\":3}\n{\"n\":4}\n":        10,
-		"{\"m\":3}\n{\"m\":5}\n{}\n":    10,
-		"{\"n\":3} {\"n\":5}\n":         1000,
-		"{\"n\":null}\n{\"n\":\"7\"}\n": 7,
-	} {
-		if got := settledCost(t, sum, "application/x-ndjson", []byte(body), 1); got != want {
-			t.Errorf("%q costs %d, want %d", body, got, want)
-		}
-	}
-}

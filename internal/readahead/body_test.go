@@ -162,25 +162,6 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// A panic of the source reaches the handler that waits, and not the whole process.
-func TestPanic(t *testing.T) {
-	b := New(io.NopCloser(panicking{}), -1, NewMemory(1<<20))
-	defer func() {
-		if v := recover(); v != "as it wants" {
-			t.Errorf("recovered %v", v)
-		}
-		b.Release()
-		if used := b.memory.Used(); used != 0 {
-			t.Errorf("%d bytes taken", used)
-		}
-	}()
-	_, _ = b.ReadAhead(100)
-}
-
-type panicking struct{}
-
-func (panicking) Read([]byte) (int, error) { panic("as it wants") }
-
 // Many bodies never take more than the memory has.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()

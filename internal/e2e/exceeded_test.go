@@ -68,6 +68,14 @@ route {
 		}
 		` + use + `
 	}
+	rate_limit {
+		zone jittered {
+			match path /jittered
+			fixed_window 1 1h
+		}
+		jitter 1
+		` + use + `
+	}
 	@held query held=*
 	reverse_proxy @held ` + upstream.Listener.Addr().String() + `
 	respond ok
@@ -94,8 +102,8 @@ handle_errors {
 		denied := func(path, page string) {
 			t.Helper()
 			r := c.Get(t, path)
-			caddytest.WantText(t, "page of "+path, r.Text, page)
 			fields := strings.Split(r.Text, "|")
+			caddytest.WantText(t, "page of "+path, r.Text, strings.Replace(page, "random", fields[min(3, len(fields)-1)], 1))
 			if len(fields) != 5 || fields[3] != r.Field("Retry-After") || !strings.HasPrefix(page, "418") && r.StatusCode != 429 {
 				t.Errorf("%s: status %d, page %q, Retry-After %q", path, r.StatusCode, r.Text, r.Field("Retry-After"))
 			}
@@ -115,6 +123,8 @@ handle_errors {
 		pass("/banned")
 		denied("/banned", "banned|||7200|ban") // begins the ban
 		denied("/banned", "banned|||7200|ban")
+		pass("/jittered")
+		denied("/jittered", "jittered|1|0|random|limit")
 		pass("/second")
 		denied("/second", "418 second|1|0|3600|limit")
 		c.Get(t, "/second?page=1").Want(t, 418)

@@ -179,6 +179,7 @@ header {
 	>Api "{http.rate_limit.api.limit} {http.rate_limit.api.remaining} {http.rate_limit.api.reset} [{http.rate_limit.api.retry_after}] {http.rate_limit.api.allowed} {http.rate_limit.api.charged}"
 	>Dotted "[{http.rate_limit.v1.0 beta.remaining}]"
 	>Inner "[{http.rate_limit.inner.remaining}]"
+	>Twice "{http.rate_limit.twice.remaining} {http.rate_limit.twice.charged}"
 	>Whole "[{http.rate_limit}]"
 	>Unknown "{http.rate_limit.nobody.remaining} {http.rate_limit.api.colour}"
 }
@@ -187,6 +188,10 @@ route {
 		zone api {
 			match path /api
 			gcra 2 1h
+			gcra 10 1h
+		}
+		zone twice {
+			match path /twice
 			gcra 10 1h
 		}
 		zone "v1.0 beta" {
@@ -204,6 +209,10 @@ route {
 			gcra 2 1h
 			gcra 10 1h
 		}
+		zone twice {
+			match path /twice
+			gcra 10 1h
+		}
 	}
 	respond ok
 }
@@ -212,6 +221,7 @@ route {
 		"Unknown", "{http.rate_limit.api.colour}")
 	c.Get(t, "/api")
 	c.Get(t, "/api").Want(t, 429, "Exceeded", "[api]", "Api", "2 0 3600 [1800] false 0", "Inner", "[]")
+	c.Get(t, "/twice").Want(t, 200, "Twice", "8 2") // both directives charge
 	c.Get(t, "/dotted").Want(t, 200, "Exceeded", "[]", "Api", "[]", "Dotted", "[4]")
 	if r := c.Get(t, "/api?"); strings.Contains(r.Field("Whole"), "0x") || r.Field("Whole") != "[]" {
 		t.Errorf("{http.rate_limit} is %q", r.Field("Whole"))

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -233,6 +234,19 @@ func TestTracingOfWaits(t *testing.T) {
 	c := caddytest.Start(t, tracedSite(gated(g, "zone api {\n key static\n gcra 10 1s 1\n concurrency 1\n delay 1h\n}\n")))
 	held := c.Hold(t.Context(), "/hold")
 	g.wait(t, 1)
+	id, parent := o.newTrace(true)
+	ctx, leave := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, "GET", "http://"+c.Site+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("traceparent", parent)
+	go func() { _, _ = caddytest.Client.Do(request) }()
+	c.WaitForWaiters(t, 1)
+	leave() // which is no failure
+	if got, want := o.describe(t, id), "\nrate_limit.decide cached=false store=memory\n\trate_limit.wait wait_for=slot"; got != want {
+		t.Errorf("of a client that left, the trace is\n%s\nwant\n%s", got, want)
+	}
 	waits := make(chan string, 1)
 	go func() { waits <- traced(t, c, o, "GET", "/", "") }()
 	c.WaitForWaiters(t, 1)

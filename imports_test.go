@@ -42,7 +42,7 @@ var floors = [][]string{
 	{"internal/options", "internal/wire"},
 	{"internal/httpfields", "internal/simulate/agenda", "internal/timezones", "redisstore/internal/slots", "store"},
 	{
-		"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/contentcoding", "internal/defaults", "internal/eventstream",
+		"algorithms", "internal/accesslog", "internal/adminapi", "internal/adminclient", "internal/closest", "internal/contentcoding", "internal/defaults", "internal/eventstream",
 		"internal/formvalue", "internal/jsonvalue", "internal/keyhash", "internal/palette", "internal/readahead", "internal/terminal",
 		"internal/throttle", "internal/topk",
 	},

@@ -6,18 +6,8 @@ package adminapi
 
 import (
 	"encoding/json"
-	"net/url"
-	"strings"
 	"time"
 )
-
-// PathSegment returns a text percent-encoded, as one segment of a path.
-func PathSegment(text string) string {
-	if text == "." || text == ".." { // which would be folders
-		return strings.ReplaceAll(text, ".", "%2E")
-	}
-	return url.PathEscape(text)
-}
 
 // Zone is a zone of the configuration.
 type Zone struct {

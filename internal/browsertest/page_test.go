@@ -13,6 +13,7 @@ import (
 	cdpruntime "github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/statuspage"
 )
@@ -20,10 +21,14 @@ import (
 // serve serves the page as the command does, until the test ends, and returns its address.
 func serve(t *testing.T, admins ...string) string {
 	t.Helper()
+	var instances []adminclient.Instance
+	for _, admin := range admins {
+		instances = append(instances, adminclient.Instance(admin))
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	address, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- statuspage.Run(ctx, "localhost:0", admins, func(url string) error {
+		ended <- statuspage.Run(ctx, "localhost:0", instances, func(url string) error {
 			address <- url
 			return nil
 		})

@@ -1,10 +1,9 @@
 package command
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,59 +128,29 @@ func durationFlag(cmd *cobra.Command, name string) (string, error) {
 	return text, nil
 }
 
-// resultText says what a key has after a change. before is nil if it isn't known.
-type resultText func(now time.Time, before *adminapi.Key, after adminapi.Key) string
-
 // change changes a key, in all instances that must know, and prints what the key has then.
-func (c *call) change(method, resource string, body any, result resultText) error {
-	places, failed := c.places(c.zone, oneOfRedis, nil)
-	instances := instancesOf(places)
-	before := make(map[instance]*adminapi.Key)
-	if !c.json { // to say whether there was something to end, or the key is misspelled
-		keys, _ := decode[adminapi.Key](ask(instances, func(i instance) (json.RawMessage, error) {
-			return i.requestKey("GET", c.zone, "keys", c.key, nil)
-		}))
-		for _, d := range keys { // without those that can't be read
-			before[d.from] = &d.body
-		}
-	}
-	answers := ask(instances, func(i instance) (json.RawMessage, error) {
-		if _, err := i.requestKey(method, c.zone, resource, c.key, body); err != nil {
-			return nil, err
-		}
-		after, err := i.requestKey("GET", c.zone, "keys", c.key, nil)
-		if err != nil {
-			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
-		}
-		return after, err
-	})
-	if len(answers) == 0 {
-		return failed
-	}
-	return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
+func (c *call) change(method, resource string, body any, result func(now time.Time, key adminapi.Key) string) error {
+	return c.aboutKey(func(t target) error {
+		_, err := t.requestKey(method, resource, c.key, body)
+		return err
+	}, func(keys []decoded[adminapi.Key]) string {
 		var b strings.Builder
-		for _, d := range bodies {
+		for _, d := range keys {
 			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
-			was := before[d.from]
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(c.zone), shown, result(time.Now(), was, d.body))
-			if method == "PUT" && was != nil && mayBeMisspelled(*was) {
-				b.WriteString("; " + unusedHint)
-			}
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(c.zone), shown, result(time.Now(), d.body))
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}
 			b.WriteString("\n")
 		}
 		return b.String()
-	}))
+	})
 }
 
-// overrideResult returns the override of a key. before is nil if it isn't known.
-func overrideResult(now time.Time, before *adminapi.Key, after adminapi.Key) string {
-	o := after.Override
+// overrideResult returns the override of a key.
+func overrideResult(now time.Time, key adminapi.Key) string {
+	o := key.Override
 	switch {
-	case o == nil && before != nil && before.Override == nil:
-		return "had no override"
 	case o == nil:
 		return "no override"
 	case o.From == "config":
@@ -209,16 +178,17 @@ func banEnds(key adminapi.Key) (ends float64) {
 	return ends
 }
 
-// banResult returns the ban of a key, or which limits still deny it. before is nil if it isn't known.
-func banResult(now time.Time, before *adminapi.Key, after adminapi.Key) string {
-	if ends := banEnds(after); ends > 0 {
-		return "banned for " + span(ends) + ", until " + instant(now, now.Add(time.Duration(ends*float64(time.Second))))
+// banResult returns the ban of a key, or which limits still deny it.
+func banResult(now time.Time, key adminapi.Key) string {
+	if ends := banEnds(key); ends > 0 {
+		text := "banned for " + span(ends) + ", until " + instant(now, now.Add(time.Duration(ends*float64(time.Second))))
+		if isUnused(key) {
+			text += "; " + unusedHint
+		}
+		return text
 	}
 	text := "not banned"
-	if before != nil && banEnds(*before) == 0 {
-		text = "was not banned"
-	}
-	for l := range limitsOfKey(after) {
+	for l := range limitsOfKey(key) {
 		if l.Remaining == 0 && l.RetryAfter != nil && *l.RetryAfter > 0 {
 			text += fmt.Sprintf("; %s has nothing left for %s", limitText(l), span(*l.RetryAfter))
 		}
@@ -226,46 +196,32 @@ func banResult(now time.Time, before *adminapi.Key, after adminapi.Key) string {
 	return text
 }
 
-// resetResult returns what a key has left. before is nil if it isn't known.
-func resetResult(_ time.Time, before *adminapi.Key, after adminapi.Key) string {
+// resetResult returns what a key has left.
+func resetResult(_ time.Time, key adminapi.Key) string {
 	var left []string
-	for l := range limitsOfKey(after) {
+	for l := range limitsOfKey(key) {
 		left = append(left, fmt.Sprintf("%s of %s", count(l.Remaining), limitText(l)))
 	}
-	text := "reset"
-	if before != nil && isUnused(*before) {
-		text = "had full budgets"
+	if len(left) == 0 {
+		return "reset"
 	}
-	if len(left) > 0 {
-		text += ", remaining " + strings.Join(left, ", ")
-	}
-	return text
+	return "reset, remaining " + strings.Join(left, ", ")
 }
 
 // unusedHint is about a key that may be misspelled.
 const unusedHint = "no request is charged to this key now: check its spelling"
 
-// mayBeMisspelled reports whether a key has limits, but no request is charged to them.
-func mayBeMisspelled(key adminapi.Key) bool {
-	for range limitsOfKey(key) { // an override hides the charges
-		return key.Override == nil && isUnused(key)
-	}
-	return false
-}
-
-// isUnused reports whether a key has no charges, no requests in flight, and no ban.
+// isUnused reports whether a key has limits, but no charges, and no requests in flight.
 func isUnused(key adminapi.Key) bool {
+	limited := false
 	for l := range limitsOfKey(key) {
 		if l.ResetAfter > 0 {
 			return false
 		}
+		limited = true
 	}
-	for _, b := range key.Budgets {
-		if b.Concurrency != nil && b.Concurrency.InUse > 0 {
-			return false
-		}
-	}
-	return banEnds(key) == 0
+	inFlight := func(b adminapi.Budgets) bool { return b.Concurrency != nil && b.Concurrency.InUse > 0 }
+	return limited && key.Override == nil && !slices.ContainsFunc(key.Budgets, inFlight) // an override hides the charges
 }
 
 // limitsOfKey returns the limits of a key, for all alternatives.

@@ -1,225 +1,167 @@
 package command
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 )
 
-// instance is a Caddy, by the address of its admin endpoint.
-type instance string
-
-// patience is how long a command waits for an answer. An answer that needs Redis comes after the
-// timeout of Redis at the latest.
-const patience = 10 * time.Second
-
-// maxAnswer is how many bytes of an answer a command reads.
-const maxAnswer = 64 << 20
-
-// unreachableError means that no admin endpoint answers.
-type unreachableError struct {
-	instance instance
-	reason   string
+// target is a zone of an instance, or the instance if it has no zone.
+type target struct {
+	from adminclient.Instance
+	zone string
 }
 
-func (e *unreachableError) Error() string {
-	return fmt.Sprintf("no Caddy answers at %s (%s): start Caddy, for example with caddy run, or name its admin endpoint with --address; "+
-		"a Caddy with admin off in its configuration has none", e.instance, e.reason)
-}
-
-// answerError is an error that an admin endpoint answered.
-type answerError struct {
-	instance instance
-	status   int
-	message  string // empty if the answer is not from the admin API
-}
-
-func (e *answerError) Error() string {
-	switch {
-	case e.status == http.StatusForbidden && strings.HasPrefix(string(e.instance), ":"):
-		return fmt.Sprintf("the Caddy at %s answers only to known addresses (%s): write --address localhost%[1]s", e.instance, e.message)
-	case e.status == http.StatusForbidden:
-		return fmt.Sprintf("the Caddy at %s answers only to known addresses (%s): write origins %s in the admin block of its global options, "+
-			"or use another --address", e.instance, e.message, e.instance.host())
-	case e.message == "" && e.status == http.StatusNotFound:
-		return fmt.Sprintf("the server at %s has no admin API for rate limits: name the admin endpoint of Caddy with --address, "+
-			"and build that Caddy with this module, in the version of this command", e.instance)
-	case e.message == "":
-		return fmt.Sprintf("the server at %s answers with status %d: is it the admin endpoint of Caddy?", e.instance, e.status)
+// request calls the admin API. The body can be nil.
+func (t target) request(method string, body any, query url.Values, parts ...string) (json.RawMessage, error) {
+	var text []byte
+	if body != nil {
+		text = compactJSON(body)
 	}
-	return commandWords(e.message, e.status)
+	status, answer, err := t.from.Send(context.Background(), method, adminclient.Path(query, parts...), text)
+	if err != nil || status < http.StatusBadRequest {
+		return answer, err
+	}
+	var failure struct{ Error string }
+	if err := json.Unmarshal(answer, &failure); err != nil || failure.Error == "" {
+		return nil, t.misunderstood(fmt.Errorf("status %d", status))
+	}
+	return nil, t.inWords(status, failure.Error)
 }
 
-// commandWords returns an error of the admin API as people need it who write a command and no body.
-func commandWords(message string, status int) string {
+// inWords returns an error of the admin API as people need it who write a command and no body.
+func (t target) inWords(status int, message string) error {
 	message = strings.TrimSuffix(message, " (percent-encoded)") // the command encodes keys itself
 	switch {
+	case status == http.StatusForbidden:
+		return fmt.Errorf("the Caddy at %s answers only to known addresses (%s): write origins %[1]s in the admin block of its global options, "+
+			"or use another --address", t.from, message)
 	case strings.HasPrefix(message, "the body: limits["):
 		message, _, _ = strings.Cut(strings.TrimPrefix(message, "the body: "), `; write for example {"`)
 		_, message, _ = strings.Cut(message, " ")
-		return "the limit " + strings.Replace(message, ": write one of ", ": write unlimited, or one of ", 1)
+		message = "the limit " + strings.Replace(message, ": write one of ", ": write unlimited, or one of ", 1)
 	case status == http.StatusServiceUnavailable && !strings.Contains(message, "is no budget"):
-		return message + "; caddy rate-limit status shows the store"
+		message += "; caddy rate-limit status shows the store"
 	}
-	return message
-}
-
-// host returns the address as an entry of the list of origins.
-func (i instance) host() string {
-	_, address, ok := strings.Cut(string(i), "/")
-	if !ok {
-		return string(i)
-	}
-	return strings.TrimPrefix(address, "/")
-}
-
-// request calls the admin API. The path comes after /rate_limit/. The body can be nil.
-func (i instance) request(method, path string, body any) (json.RawMessage, error) {
-	var reader io.Reader
-	if body != nil {
-		reader = bytes.NewReader(compactJSON(body))
-	}
-	changes := method == http.MethodPut || method == http.MethodDelete
-	return i.await(changes, func() (json.RawMessage, error) {
-		header := http.Header{"Connection": {"close"}} // otherwise the client keeps the connection, and never uses it again
-		response, err := caddycmd.AdminAPIRequest(string(i), method, "/rate_limit/"+path, header, reader)
-		if err != nil {
-			return nil, i.readError(err)
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-		switch {
-		case err != nil:
-			err = &unreachableError{i, err.Error()}
-		case len(text) > maxAnswer:
-			err = fmt.Errorf("the answer of %s is longer than %d bytes: is it the admin endpoint of Caddy?", i, maxAnswer)
-		case len(text) == 0 && changes && response.StatusCode == http.StatusNoContent:
-		case !json.Valid(text):
-			err = &answerError{i, response.StatusCode, ""}
-		}
-		return text, err
-	})
-}
-
-// await returns the answer of a call that may make changes, or an error after [patience].
-func (i instance) await(changes bool, call func() (json.RawMessage, error)) (json.RawMessage, error) {
-	type result struct {
-		body json.RawMessage
-		err  error
-	}
-	results := make(chan result, 1)
-	go func() {
-		body, err := call()
-		results <- result{body, err}
-	}()
-	select {
-	case r := <-results:
-		return r.body, r.err
-	case <-time.After(patience):
-		reason := fmt.Sprintf("no answer within %v", patience)
-		if changes {
-			reason += ", so it is unknown whether a change is made"
-		}
-		return nil, &unreachableError{i, reason}
-	}
-}
-
-// errorStatus matches the errors of AdminAPIRequest about statuses from 400 on.
-var errorStatus = regexp.MustCompile(`(?s)^caddy responded with error: HTTP (\d+): (.*)$`)
-
-// readError returns the meaning of an error of AdminAPIRequest, which is only a text.
-func (i instance) readError(err error) error {
-	if m := errorStatus.FindStringSubmatch(err.Error()); m != nil {
-		status, _ := strconv.Atoi(m[1])
-		var body struct{ Error string }
-		_ = json.Unmarshal([]byte(m[2]), &body) // another server's body isn't JSON
-		return &answerError{i, status, body.Error}
-	}
-	reason := strings.TrimPrefix(err.Error(), "performing request: ")
-	if _, cause, ok := strings.Cut(reason, `": `); ok { // after the method and the URL
-		reason = cause
-	}
-	return &unreachableError{i, reason}
+	return errors.New(message)
 }
 
 // misunderstood returns an error about an answer that could not be decoded.
-func (i instance) misunderstood(err error) error {
-	return fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of its version", i, err)
+func (t target) misunderstood(err error) error {
+	return fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of its version", t.from, err)
 }
 
-// get returns the body of a GET.
-func (i instance) get(path string) (json.RawMessage, error) {
-	return i.request(http.MethodGet, path, nil)
+// get returns the answer about a path.
+func (t target) get(parts ...string) (json.RawMessage, error) {
+	return t.request("GET", nil, nil, parts...)
 }
 
-func (i instance) getZones() (json.RawMessage, error) { return i.get("zones") }
-
-func (i instance) getZone(zone string) (json.RawMessage, error) {
-	return i.requestZone(http.MethodGet, zone, "", nil)
+// requestKey calls the admin API about a key of the zone. The resource is keys, override or ban.
+func (t target) requestKey(method, resource, key string, body any) (json.RawMessage, error) {
+	return t.request(method, body, url.Values{"key": {key}}, "zones", t.zone, resource)
 }
 
-// requestZone calls the admin API about a zone. The rest comes after the name of the zone.
-func (i instance) requestZone(method, zone, rest string, body any) (json.RawMessage, error) {
-	answer, err := i.request(method, "zones/"+adminapi.PathSegment(zone)+rest, body)
-	if failed, ok := err.(*answerError); ok && failed.status == http.StatusNotFound && failed.message != "" {
-		return nil, i.unknownZone(zone, err)
-	}
-	return answer, err
-}
+// asked says which instances are asked about a zone.
+type asked bool
 
-// requestKey calls the admin API about a key. The resource is keys, override or ban.
-func (i instance) requestKey(method, zone, resource, key string, body any) (json.RawMessage, error) {
-	return i.requestZone(method, zone, "/"+resource+"?key="+url.QueryEscape(key), body)
-}
+const (
+	everyInstance asked = false
+	// oneOfRedis is only one of the instances that share a Redis, because all have the same budgets, overrides and bans
+	// there. It is the first instance for which Redis works.
+	oneOfRedis asked = true
+)
 
-// unknownZone returns an error that names the zones that exist, if the instance doesn't have this zone.
-func (i instance) unknownZone(zone string, err error) error {
-	names, listErr := i.zoneNames()
-	if listErr != nil {
-		return err
-	}
-	var quoted []string
-	for _, name := range names {
-		if name == zone {
-			return err
+// zones returns all zones of all instances for which has is true, or only one zone if it is given. failed has the answers
+// of instances that could not be asked, or don't have the zone.
+func (c *call) zones(zone string, which asked, has func(adminapi.Zone) bool) (zones []target, failed []answer) {
+	lists, failed := decode[[]adminapi.Zone](ask(c.instances, func(t target) (json.RawMessage, error) { return t.get("zones") }))
+	owners := redisOwners(lists)
+	for _, list := range lists {
+		var names []string
+		for _, z := range list.body {
+			names = append(names, z.Name)
+			of := target{list.from, z.Name}
+			elsewhere := which == oneOfRedis && z.Store != "memory" && owners[redisZoneOf(list.from, z)] != list.from
+			wanted := z.Name == zone || zone == "" && has(z)
+			if wanted && !elsewhere && !slices.Contains(zones, of) {
+				zones = append(zones, of)
+			}
 		}
-		quoted = append(quoted, quoteName(name))
+		if zone != "" && !slices.Contains(names, zone) {
+			failed = append(failed, answer{target: list.target, err: unknownZone(list.target, zone, names)})
+		}
 	}
-	hint := "its zones: "
-	if n := closest.Index(zone, names); n >= 0 {
-		hint = "did you mean " + quoted[n] + "? Its zones: "
-	}
-	if len(quoted) > maxNamed {
-		quoted = append(quoted[:maxNamed], "…")
-	}
-	return fmt.Errorf("there is no zone %s at %s: %s%s", quoteName(zone), i, hint, strings.Join(quoted, ", "))
+	return zones, failed
 }
 
 // maxNamed is how many zones an error names.
 const maxNamed = 20
 
-// zoneNames returns the names of the zones, each once.
-func (i instance) zoneNames() (names []string, err error) {
-	var zones []adminapi.Zone
-	body, err := i.getZones()
-	if err == nil {
-		err = json.Unmarshal(body, &zones)
+// unknownZone returns an error that names the zones that exist.
+func unknownZone(at target, zone string, names []string) error {
+	var quoted []string
+	for _, name := range slices.Compact(names) { // they are sorted
+		quoted = append(quoted, quoteName(name))
 	}
-	for _, z := range zones {
-		names = append(names, z.Name)
+	hint := "its zones: "
+	if n := closest.Index(zone, names); n >= 0 {
+		hint = "did you mean " + quoteName(names[n]) + "? Its zones: "
 	}
-	return slices.Compact(names), err // they are sorted
+	if len(quoted) > maxNamed {
+		quoted = append(quoted[:maxNamed], "…")
+	}
+	return fmt.Errorf("there is no zone %s at %s: %s%s", quoteName(zone), at.from, hint, strings.Join(quoted, ", "))
+}
+
+// redisZone is a zone of one Redis. All instances that have it share its budgets.
+type redisZone struct{ name, store string }
+
+// localStore matches stores whose address means another Redis on each machine.
+var localStore = regexp.MustCompile(`^redis (unix|/|localhost:|127\.|\[?::1)`)
+
+// redisZoneOf returns the same for two instances if their zones have the same Redis.
+func redisZoneOf(i adminclient.Instance, z adminapi.Zone) redisZone {
+	if !localStore.MatchString(z.Store) {
+		return redisZone{z.Name, z.Store}
+	}
+	machine := "localhost"
+	if a, err := caddy.ParseNetworkAddress(string(i)); err == nil && !a.IsUnixNetwork() {
+		machine = a.Host
+	}
+	return redisZone{z.Name, z.Store + " of " + machine}
+}
+
+// redisOwners returns the instance to ask about each zone of each Redis: the first one for which Redis
+// works, or for which most of it works.
+func redisOwners(lists []decoded[[]adminapi.Zone]) map[redisZone]adminclient.Instance {
+	owners, least := make(map[redisZone]adminclient.Instance), make(map[redisZone]int)
+	for _, list := range lists {
+		for _, z := range list.body {
+			id := redisZoneOf(list.from, z)
+			if n := failingNodes(z); owners[id] == "" || n < least[id] {
+				owners[id], least[id] = list.from, n
+			}
+		}
+	}
+	return owners
+}
+
+// failingNodes returns how many nodes of a zone's Redis fail, as its instance sees it.
+func failingNodes(z adminapi.Zone) int {
+	if z.FailingNodes == nil {
+		return 0
+	}
+	return *z.FailingNodes
 }

@@ -3,17 +3,16 @@
 package command
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"regexp"
+	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
 )
 
 // Register registers the command with Caddy.
@@ -47,9 +46,6 @@ const (
 	exitUsage  = 2
 	exitDenied = 3
 )
-
-// wrongNumber matches the error of the flag parser about a number.
-var wrongNumber = regexp.MustCompile(`^invalid argument "(.*)" for "(?:-\w, )?--([a-z-]+)" flag: .*ParseInt`)
 
 // helpFooter ends the help of all subcommands.
 const helpFooter = `
@@ -89,9 +85,6 @@ func configure(cmd *cobra.Command) {
 	flags.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
 	flags.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if match := wrongNumber.FindStringSubmatch(err.Error()); match != nil {
-			err = fmt.Errorf("--%s takes a number, not %q: write for example --%[1]s 100", match[2], match[1])
-		}
 		return fail(cmd, UsageErrorf("%w%s", err, flagHint(cmd, err.Error())))
 	})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -243,8 +236,8 @@ func keySubcommand(m Manual, run func(*call) error) *cobra.Command {
 	return cmd
 }
 
-// addresses returns the admin endpoints that the flags name, without duplicates.
-func addresses(cmd *cobra.Command) ([]instance, error) {
+// addresses returns the instances that the flags name, without duplicates.
+func addresses(cmd *cobra.Command) (instances []target, err error) {
 	given, _ := cmd.Flags().GetStringArray("address")
 	if len(given) == 0 {
 		address, err := addressOfConfig(stringFlag(cmd, "config"), stringFlag(cmd, "adapter"))
@@ -253,15 +246,13 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 		}
 		given = []string{address}
 	}
-	var instances []instance
-	known := make(map[string]bool)
 	for _, address := range given {
-		if instead := betterAddress(address); instead != "" {
-			return nil, UsageErrorf("%q is not the address of an admin endpoint: write for example %s", address, instead)
+		instance, err := adminclient.Parse(address)
+		if err != nil {
+			return nil, usageError{err}
 		}
-		if !known[address] {
-			known[address] = true
-			instances = append(instances, instance(address))
+		if t := (target{from: instance}); !slices.Contains(instances, t) {
+			instances = append(instances, t)
 		}
 	}
 	return instances, nil
@@ -278,27 +269,6 @@ func addressOfConfig(file, adapter string) (string, error) {
 	}
 	return address, nil
 }
-
-// betterAddress returns an address of an admin endpoint to write instead of this one, or "" if this
-// one can be right.
-func betterAddress(address string) string {
-	if _, rest, ok := strings.Cut(address, "://"); ok {
-		host, _, _ := strings.Cut(rest, "/")
-		return cmp.Or(host, exampleAddress)
-	}
-	parsed, err := caddy.ParseNetworkAddress(address)
-	switch {
-	case err != nil || address == "" || parsed.PortRangeSize() > 1:
-		return exampleAddress + ", or unix//run/caddy-admin.sock"
-	case parsed.IsUnixNetwork() || parsed.IsFdNetwork() || parsed.StartPort != 0:
-		return ""
-	case strings.Trim(parsed.Host, "0123456789") == "": // a port alone
-		return "localhost:" + parsed.Host
-	}
-	return net.JoinHostPort(parsed.Host, "2019")
-}
-
-const exampleAddress = "localhost:2019"
 
 // flagHint returns what to write instead of a flag that doesn't exist: the flag with two dashes, or
 // the key that begins with a dash.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 func explainCommand() *cobra.Command {
@@ -33,7 +34,7 @@ The exit code is 3 if the request would be denied.`,
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
   $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'`,
 	}, func(c *call) error {
-		url := c.argument(0)
+		url := c.args[0]
 		if url == "" {
 			return UsageErrorf("the URL is missing: write for example https://example.com/login")
 		}
@@ -106,26 +107,22 @@ func bodyOf(cmd *cobra.Command, data string) (string, error) {
 
 // explain asks all instances about a request.
 func (c *call) explain(r adminapi.Request) error {
-	answers := ask(c.instances, func(i instance) (json.RawMessage, error) {
-		return i.request(http.MethodPost, "explain", r)
+	answers := ask(c.instances, func(t target) (json.RawMessage, error) { return t.request("POST", r, nil, "explain") })
+	bodies, err := show(c, answers, func(bodies []decoded[adminapi.Explanation]) string {
+		return titled(c, bodies, func(e adminapi.Explanation) string { return explanationView(c.style, e) })
 	})
-	bodies, err := decode[adminapi.Explanation](answers)
-	if err != nil {
-		return err
-	}
-	err = showEach(c, answers, func(e adminapi.Explanation) string { return explanationView(c.style, e) })
-	denied := slices.ContainsFunc(bodies, func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" })
-	if err == nil && denied {
+	denied := func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" }
+	if err == nil && slices.ContainsFunc(bodies, denied) {
 		return errDenied
 	}
 	return err
 }
 
 // explanationView shows an explanation, with the verdict in the first line.
-func explanationView(s style, e adminapi.Explanation) string {
+func explanationView(s terminal.Style, e adminapi.Explanation) string {
 	var b strings.Builder
 	r := e.Request
-	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + banHint(e) + "\n")
+	b.WriteString(s.Paint(printable(e.Verdict), verdictColors[e.Verdict]) + decisionText(e.Verdict, e.Decides) + "\n")
 	fmt.Fprintf(&b, "\n%s %s from %s", printable(r.Method), printable(r.URL), printable(r.ClientIP))
 	if r.User != "" {
 		b.WriteString(" as " + quoteName(r.User))
@@ -145,36 +142,14 @@ func explanationView(s style, e adminapi.Explanation) string {
 		if n == 0 {
 			b.WriteString("\n")
 		}
-		b.WriteString(s.Paint("Note:", yellow) + " " + printable(note) + "\n")
+		b.WriteString(s.Paint("Note:", terminal.Yellow) + " " + printable(note) + "\n")
 	}
 	return b.String()
 }
 
-func verdictLine(s style, verdict string, d *adminapi.Decision) string {
-	color := green
-	switch verdict {
-	case "denied":
-		color = red
-	case "delayed":
-		color = yellow
-	}
-	return s.Paint(printable(verdict), color) + decisionText(verdict, d)
-}
-
-// banHint says when the ban ends that decides, if a limit denies the request for longer.
-func banHint(e adminapi.Explanation) string {
-	d := e.Decides
-	if d == nil || d.Reason != "ban" || d.RetryAfter == nil {
-		return ""
-	}
-	for _, h := range e.Handlers {
-		for _, z := range h.Zones {
-			if z.Zone == d.Zone && z.Ban != nil && z.Ban.Banned && z.Ban.Ends+1 < *d.RetryAfter {
-				return " (the ban ends in " + span(z.Ban.Ends) + ", and a limit denies for longer)"
-			}
-		}
-	}
-	return ""
+// verdictColors are the colors of verdicts.
+var verdictColors = map[string]string{
+	"denied": terminal.Red, "banned": terminal.Red, "delayed": terminal.Yellow, "allowed": terminal.Green, "unlimited": terminal.Green,
 }
 
 // decisionText says which zone decides, such as " by zone api: gcra 5 1m, again in 12s".
@@ -196,8 +171,8 @@ func decisionText(verdict string, d *adminapi.Decision) string {
 }
 
 // handlerView shows the zones that limit the request in a table, and the others in a line.
-func handlerView(s style, zones []adminapi.ExplainedZone) string {
-	t := newTable("ZONE", "VERDICT", "LIMIT", ">REMAINING", ">FREES IN", "KEY")
+func handlerView(s terminal.Style, zones []adminapi.ExplainedZone) string {
+	t := terminal.NewTable("ZONE", "VERDICT", "LIMIT", ">REMAINING", ">FREES IN", "KEY")
 	var others []string
 	for _, z := range zones {
 		if z.Applies != "yes" && len(z.Limits) == 0 && z.Concurrency == nil && z.Ban == nil {
@@ -215,8 +190,8 @@ func handlerView(s style, zones []adminapi.ExplainedZone) string {
 
 // addZone adds a row for each limit of a zone, and for its slots and its ban. Only the first row names
 // the zone.
-func addZone(t *table, z adminapi.ExplainedZone) {
-	name, verdict := quoteName(z.Zone), cmp.Or(z.Verdict, z.Applies)
+func addZone(t *terminal.Table, z adminapi.ExplainedZone) {
+	name := quoteName(z.Zone)
 	if z.Shadow {
 		name += " (shadow)"
 	}
@@ -226,7 +201,8 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Store == "local" {
 		name += " (local budgets)"
 	}
-	color := map[string]string{"denied": red, "banned": red, "delayed": yellow, "allowed": green}[verdict]
+	verdict := terminal.Plain(printable(cmp.Or(z.Verdict, z.Applies)))
+	verdict.Color = verdictColors[z.Verdict]
 	key := ""
 	if z.Key != nil {
 		key = shownKey(*z.Key)
@@ -234,11 +210,9 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Alternative != "" {
 		key += fmt.Sprintf(" (from %s)", alternativeText(z.Alternative))
 	}
-	head := []cell{plain(name), colored(printable(verdict), color), plain(""), plain(""), plain(""), plain(key)}
 	row := func(limit, remaining, frees string) {
-		head[2], head[3], head[4] = plain(limit), plain(remaining), plain(frees)
-		t.Add(head...)
-		head = []cell{plain(""), plain(""), plain(""), plain(""), plain(""), plain("")}
+		t.Add(name, verdict, limit, remaining, frees, key)
+		name, verdict, key = "", terminal.Cell{}, ""
 	}
 	var from string
 	if z.Override != nil {
@@ -258,7 +232,7 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	case z.Ban != nil && z.Ban.Begins:
 		row("ban, which begins with this denial", "", "")
 	}
-	if len(z.Limits) == 0 && z.Concurrency == nil && head[0].Text != "" {
+	if len(z.Limits) == 0 && z.Concurrency == nil && name != "" {
 		row("no limit"+from, "", "")
 	}
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 func keyCommand() *cobra.Command {
@@ -27,19 +27,33 @@ Instances that share a Redis have the same budgets, so only one of them is asked
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
 	}, func(c *call) error {
-		places, failed := c.places(c.zone, oneOfRedis, nil)
-		answers := ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
-			return i.requestKey("GET", c.zone, "keys", c.key, nil)
+		return c.aboutKey(nil, func(keys []decoded[adminapi.Key]) string {
+			return titled(c, keys, func(k adminapi.Key) string { return keyView(c.style, time.Now(), k) })
 		})
-		if len(answers) == 0 {
-			return failed
-		}
-		return errors.Join(failed, showEach(c, answers, func(k adminapi.Key) string { return keyView(c.style, time.Now(), k) }))
 	})
 }
 
+// aboutKey asks about the key all instances that must know, after a change if there is one.
+func (c *call) aboutKey(change func(target) error, view func([]decoded[adminapi.Key]) string) error {
+	zones, failed := c.zones(c.zone, oneOfRedis, nil)
+	answers := ask(zones, func(t target) (json.RawMessage, error) {
+		if change != nil {
+			if err := change(t); err != nil {
+				return nil, err
+			}
+		}
+		key, err := t.requestKey("GET", "keys", c.key, nil)
+		if err != nil && change != nil {
+			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
+		}
+		return key, err
+	})
+	_, err := show(c, append(failed, answers...), view)
+	return err
+}
+
 // keyView shows a key: its ban and its override first, because they decide before the limits.
-func keyView(s style, now time.Time, key adminapi.Key) string {
+func keyView(s terminal.Style, now time.Time, key adminapi.Key) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Zone %s, key %s", quoteName(key.Zone), shownKey(adminapi.ShownKey{Key: &key.Key}))
 	if key.Store == "local" {
@@ -47,8 +61,8 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 	}
 	b.WriteString("\n")
 	if banEnds(key) > 0 {
-		text := banResult(now, nil, key)
-		b.WriteString(s.Paint(strings.ToUpper(text[:1])+text[1:], red) + "\n")
+		text := banResult(now, key)
+		b.WriteString(s.Paint(strings.ToUpper(text[:1])+text[1:], terminal.Red) + "\n")
 	}
 	if o := key.Override; o != nil {
 		origin := "Override of the configuration"
@@ -61,9 +75,9 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 	hasCalendar := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool {
 		return slices.ContainsFunc(b.Limits, func(l adminapi.Limit) bool { return l.Used != nil })
 	})
-	t := newTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, "ALTERNATIVE OF KEY"))
+	t := terminal.NewTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, "ALTERNATIVE OF KEY"))
 	for _, budgets := range key.Budgets {
-		alternative := plain(alternativeText(budgets.Alternative))
+		alternative := alternativeText(budgets.Alternative)
 		for _, l := range budgets.Limits {
 			used, full := "", ""
 			if l.Used != nil {
@@ -72,17 +86,17 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 			if l.ResetAfter > 0 {
 				full = span(l.ResetAfter)
 			}
-			t.Add(plain(limitText(l)), plain(used), colorIf(l.Remaining == 0, count(l.Remaining), red), plain(freesIn(l)), plain(full), alternative)
+			t.Add(limitText(l), used, colorIf(l.Remaining == 0, count(l.Remaining), terminal.Red), freesIn(l), full, alternative)
 		}
 		if c := budgets.Concurrency; c != nil {
 			free := max(c.Limit-c.InUse, 0)
-			t.Add(plain(fmt.Sprintf("concurrency %d", c.Limit)), plain(""), colorIf(free == 0, count(free), red), plain(""), plain(""), alternative)
+			t.Add(fmt.Sprintf("concurrency %d", c.Limit), "", colorIf(free == 0, count(free), terminal.Red), "", "", alternative)
 		}
 	}
 	if text := t.Text(s); text != "" {
 		b.WriteString("\n" + text)
 	}
-	if mayBeMisspelled(key) {
+	if isUnused(key) && banEnds(key) == 0 {
 		b.WriteString("\n" + strings.ToUpper(unusedHint[:1]) + unusedHint[1:] + ".\n")
 	}
 	return b.String()

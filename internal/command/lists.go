@@ -3,8 +3,8 @@ package command
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -15,206 +15,203 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 func bansCommand() *cobra.Command {
-	return listCommand("bans", Manual{
+	return listCommand(Manual{
+		Use:   "bans [zone]",
 		Short: "Shows the bans in force",
 		Long: `
 Shows the bans in force, of one zone or of all. The origin of a ban is 'denials'
-or 'operator'.`,
+or 'operator'.` + listNote,
 		Examples: `
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
-	}, func(z adminapi.Zone) bool { return z.Ban != "" }, bansView)
+	}, maxPage, oneOfRedis, func(z adminapi.Zone) bool { return z.Ban != "" }, getPages("bans"), bansView)
 }
 
 func overridesCommand() *cobra.Command {
-	return listCommand("overrides", Manual{
+	return listCommand(Manual{
+		Use:   "overrides [zone]",
 		Short: "Shows the overrides in force",
 		Long: `
 Shows the overrides in force, of one zone or of all: those in the configuration,
-and those that were set at run time.`,
+and those that were set at run time.` + listNote,
 		Examples: `
   $ caddy rate-limit overrides
   $ caddy rate-limit overrides api
   $ caddy rate-limit overrides api --json`,
-	}, func(z adminapi.Zone) bool { return z.Runtime || len(z.Override) > 0 }, overridesView)
+	}, maxPage, oneOfRedis, func(z adminapi.Zone) bool { return z.Runtime || len(z.Override) > 0 }, getPages("overrides"), overridesView)
 }
 
-// listCommand returns a command that lists something of zones. has reports whether a zone can have any.
-func listCommand[T any](name string, m Manual, has func(adminapi.Zone) bool,
-	view func(s style, now time.Time, bodies []decoded[map[string]T]) string,
-) *cobra.Command {
-	var limit int
-	m.Use = name + " [zone]"
-	m.Long += `
+const listNote = `
 
 Instances that share a Redis have one list, so only the first of them is asked.`
+
+// listCommand returns a command that lists something of zones. has reports whether a zone can have any. get asks for at
+// least limit entries, if there are that many. view gets the lists in the order of zones and instances.
+func listCommand[T any](m Manual, usualLimit int, which asked, has func(adminapi.Zone) bool,
+	get func(t target, limit int) (json.RawMessage, error), view func(s terminal.Style, now time.Time, lists []decoded[T], limit int) string,
+) *cobra.Command {
+	var limit int
 	cmd := subcommand(m, func(c *call) error {
 		if limit < 1 {
 			return UsageErrorf("--limit must be at least 1, not %d", limit)
 		}
-		zone := c.argument(0)
-		places, failed := c.places(zone, oneOfRedis, has)
-		if len(places) == 0 && failed != nil {
-			return failed
+		if len(c.args) > 0 {
+			c.zone = c.args[0]
 		}
-		answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
-			return i.getList(zone, name, limit)
+		zones, failed := c.zones(c.zone, which, has)
+		answers := ask(zones, func(t target) (json.RawMessage, error) { return get(t, limit) })
+		_, err := show(c, append(failed, answers...), func(lists []decoded[T]) string {
+			slices.SortStableFunc(lists, func(a, b decoded[T]) int { return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(a.from, b.from)) })
+			return view(c.style, time.Now(), lists, limit)
 		})
-		if len(answers) == 0 && !c.json {
-			return errors.Join(c.print("No zone has "+name+".\n"), failed)
-		}
-		return errors.Join(failed, show(c, answers, func(bodies []decoded[map[string]T]) string {
-			return view(c.style, time.Now(), bodies)
-		}))
+		return err
 	})
-	cmd.Flags().IntVar(&limit, "limit", maxPage, "How many entries of each zone to show")
+	cmd.Flags().IntVar(&limit, "limit", usualLimit, "How many entries of each zone to show")
 	return cmd
 }
 
 // maxPage is how many entries the admin API returns at most for one request.
 const maxPage = 1000
 
-// getList returns a list of a zone, of at most limit entries. It asks for one page after the other,
-// and puts them together. If there are more entries, the list has the cursor of the next page.
-func (i instance) getList(zone, name string, limit int) (json.RawMessage, error) {
-	entries, next := []json.RawMessage{}, ""
-	for len(entries) < limit {
-		query := url.Values{"limit": {strconv.Itoa(min(limit-len(entries), maxPage))}}
+// getPages returns a function that gets a list of a zone. It asks for one page after the other, and puts them together.
+// If there are more entries, the list has the cursor of the next page.
+func getPages(name string) func(t target, limit int) (json.RawMessage, error) {
+	return func(t target, limit int) (json.RawMessage, error) {
+		entries, next := []json.RawMessage{}, ""
+		for len(entries) < limit {
+			query := url.Values{"limit": {strconv.Itoa(min(limit-len(entries), maxPage))}, "cursor": {next}}
+			body, err := t.request("GET", nil, query, "zones", t.zone, name)
+			if err != nil {
+				return nil, err
+			}
+			var page struct {
+				Bans, Overrides []json.RawMessage
+				Next            string
+			}
+			if err := json.Unmarshal(body, &page); err != nil {
+				return nil, t.misunderstood(err)
+			}
+			entries = slices.Concat(entries, page.Bans, page.Overrides)
+			if next = page.Next; next == "" {
+				break
+			}
+		}
+		list := map[string]any{name: entries}
 		if next != "" {
-			query.Set("cursor", next)
+			list["next"] = next
 		}
-		body, err := i.requestZone("GET", zone, "/"+name+"?"+query.Encode(), nil)
-		if err != nil {
-			return nil, err
-		}
-		page := make(map[string]json.RawMessage)
-		var more []json.RawMessage
-		next = ""
-		err = json.Unmarshal(body, &page)
-		if err == nil {
-			err = json.Unmarshal(page[name], &more)
-		}
-		if err == nil && page["next"] != nil {
-			err = json.Unmarshal(page["next"], &next)
-		}
-		if err != nil {
-			return nil, i.misunderstood(err)
-		}
-		entries = append(entries, more...)
-		if next == "" {
-			break
-		}
-	}
-	list := options.Object{{Name: name, Value: entries}}
-	if next != "" {
-		list = append(list, options.Field{Name: "next", Value: next})
-	}
-	return compactJSON(list), nil
-}
-
-// eachZone visits the zones of the bodies in order.
-func eachZone[T any](bodies []decoded[map[string]T], visit func(from instance, zone string, body T)) {
-	type entry struct {
-		from instance
-		zone string
-		body T
-	}
-	var entries []entry
-	for _, d := range bodies {
-		for zone, body := range d.body {
-			entries = append(entries, entry{d.from, zone, body})
-		}
-	}
-	slices.SortStableFunc(entries, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(a.from, b.from))
-	})
-	for _, e := range entries {
-		visit(e.from, e.zone, e.body)
+		return compactJSON(list), nil
 	}
 }
 
-// moreLines returns a hint for lists that --limit has cut.
-func moreLines(zones []string) string {
-	if len(zones) == 0 {
+// instanceTitle returns the title of a column for the instances, if there are several.
+func instanceTitle[T any](bodies []decoded[T]) string {
+	return titleIf(slices.ContainsFunc(bodies, func(d decoded[T]) bool { return d.from != bodies[0].from }), "INSTANCE")
+}
+
+// moreIn returns a hint for a list that --limit has cut.
+func moreIn(zone, next string) string {
+	if next == "" {
 		return ""
 	}
-	slices.Sort(zones)
-	return fmt.Sprintf("\nThere are more in %s: raise --limit.\n", strings.Join(slices.Compact(zones), ", "))
+	return "There are more in " + quoteName(zone) + ": raise --limit.\n"
 }
 
-// shownBan is a ban as the list shows it.
-type shownBan struct {
-	ban               adminapi.ListedBan
-	key, alternatives string
-}
-
-func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanList]) string {
-	alternatives := false
-	eachZone(bodies, func(_ instance, _ string, list adminapi.BanList) {
-		alternatives = alternatives || slices.ContainsFunc(list.Bans, func(b adminapi.ListedBan) bool { return b.Alternative != "" })
+func bansView(s terminal.Style, now time.Time, lists []decoded[adminapi.BanList], _ int) string {
+	alternatives := slices.ContainsFunc(lists, func(d decoded[adminapi.BanList]) bool {
+		return slices.ContainsFunc(d.body.Bans, func(b adminapi.ListedBan) bool { return b.Alternative != "" })
 	})
-	alternativeTitle := titleIf(alternatives, "ALTERNATIVE OF KEY")
-	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", alternativeTitle, "KEY")
-	var more []string
-	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
-		var shown []*shownBan
-		latest := make(map[string]*shownBan) // by key and origin
-		for _, b := range list.Bans {
-			key := shownKey(b.ShownKey)
-			last := latest[b.Origin+" "+key]
-			if last != nil && last.ban.Until.Sub(b.Until).Abs() < time.Second { // one ban of an operator holds for each alternative
-				last.alternatives += ", " + alternativeText(b.Alternative)
-				continue
+	t := terminal.NewTable(instanceTitle(lists), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, "ALTERNATIVE OF KEY"), "KEY")
+	more := ""
+	for _, d := range lists {
+		for _, b := range d.body.Bans {
+			t.Add(string(d.from), quoteName(d.zone), span(b.Ends), instant(now, b.Until), printable(b.Origin),
+				alternativeText(b.Alternative), shownKey(b.ShownKey))
+		}
+		more += moreIn(d.zone, d.body.Next)
+	}
+	return cmp.Or(t.Text(s), "No key is banned.\n") + more
+}
+
+func overridesView(s terminal.Style, now time.Time, lists []decoded[adminapi.OverrideList], _ int) string {
+	t := terminal.NewTable(instanceTitle(lists), "ZONE", "FROM", "UNTIL", "LIMITS", "KEY")
+	more := ""
+	for _, d := range lists {
+		for _, o := range d.body.Overrides {
+			until := ""
+			if !o.Until.IsZero() {
+				until = instant(now, o.Until)
 			}
-			last = &shownBan{b, key, alternativeText(b.Alternative)}
-			shown, latest[b.Origin+" "+key] = append(shown, last), last
+			t.Add(string(d.from), quoteName(d.zone), printable(o.From), until, overriddenLimits(o.Override), shownKey(o.ShownKey))
 		}
-		for _, b := range shown {
-			t.Add(plain(string(from)), plain(quoteName(zone)), plain(span(b.ban.Ends)), plain(instant(now, b.ban.Until)),
-				plain(printable(b.ban.Origin)), plain(b.alternatives), plain(b.key))
-		}
-		if list.Next != "" {
-			more = append(more, quoteName(zone))
-		}
-	})
-	return cmp.Or(t.Text(s), "No key is banned.\n") + moreLines(more)
-}
-
-func overridesView(s style, now time.Time, bodies []decoded[map[string]adminapi.OverrideList]) string {
-	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", "FROM", "UNTIL", "LIMITS", "KEY")
-	var more []string
-	eachZone(bodies, func(from instance, zone string, list adminapi.OverrideList) {
-		for _, o := range list.Overrides {
-			t.Add(plain(string(from)), plain(quoteName(zone)), plain(printable(o.From)), plain(untilText(now, o.Until)),
-				overriddenLimits(o.Override), plain(shownKey(o.ShownKey)))
-		}
-		if list.Next != "" {
-			more = append(more, quoteName(zone))
-		}
-	})
-	return cmp.Or(t.Text(s), "No key has an override.\n") + moreLines(more)
+		more += moreIn(d.zone, d.body.Next)
+	}
+	return cmp.Or(t.Text(s), "No key has an override.\n") + more
 }
 
 // alternativeText returns an alternative of a key as a Caddyfile has it.
 func alternativeText(alternative string) string { return printable(keys.Shorten(alternative)) }
 
-// untilText returns when an override ends, or "" if it has no end.
-func untilText(now, until time.Time) string {
-	if until.IsZero() {
-		return ""
+// overriddenLimits returns the limits of an override, or why it has no effect.
+func overriddenLimits(o adminapi.Override) terminal.Cell {
+	if o.Error != "" {
+		return terminal.Colored("no effect: "+printable(o.Error), terminal.Red)
 	}
-	return instant(now, until)
+	return terminal.Plain(printable(strings.Join(o.Limits, ", ")))
 }
 
-// overriddenLimits returns the limits of an override, or why it has no effect.
-func overriddenLimits(o adminapi.Override) cell {
-	if o.Error != "" {
-		return colored("no effect: "+printable(o.Error), red)
+func topCommand() *cobra.Command {
+	every := func(adminapi.Zone) bool { return true }
+	getTop := func(t target, _ int) (json.RawMessage, error) { return t.get("zones", t.zone, "top") }
+	return listCommand(Manual{
+		Use:   "top [zone]",
+		Short: "Shows the keys that were denied most lately",
+		Long: `
+Shows the keys that the instances denied most lately, of one zone or of all.
+Each minute all counts are halved. A count such as '5 to 7' can include denials
+of other keys. The counts of several instances are added up.`,
+		Examples: `
+  $ caddy rate-limit top
+  $ caddy rate-limit top api
+  $ caddy rate-limit top api --json`,
+	}, 10, everyInstance, every, getTop, topView)
+}
+
+// topView shows the keys that all instances together denied most.
+func topView(s terminal.Style, _ time.Time, lists []decoded[[]adminapi.DeniedKey], limit int) string {
+	type deniedKey struct {
+		zone, key       string // as people see them
+		denied, atLeast int64
 	}
-	return plain(printable(strings.Join(o.Limits, ", ")))
+	sums := make(map[[2]string]deniedKey)
+	for _, d := range lists {
+		for n, k := range d.body {
+			id := [2]string{d.zone, string(compactJSON(k.ShownKey))}
+			if k.Cut { // other keys can have this beginning
+				id[1] += fmt.Sprint(d.from, n)
+			}
+			sum := sums[id]
+			sums[id] = deniedKey{d.zone, shownKey(k.ShownKey), sum.denied + k.Denied, sum.atLeast + k.AtLeast}
+		}
+	}
+	t := terminal.NewTable("ZONE", ">DENIED", "KEY")
+	shown := make(map[string]int)
+	for _, k := range slices.SortedFunc(maps.Values(sums), func(a, b deniedKey) int {
+		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(b.denied, a.denied), cmp.Compare(a.key, b.key))
+	}) {
+		if shown[k.zone]++; shown[k.zone] > limit {
+			continue
+		}
+		denied := count(k.denied)
+		if k.atLeast < k.denied {
+			denied = count(k.atLeast) + " to " + denied
+		}
+		t.Add(quoteName(k.zone), denied, k.key)
+	}
+	return cmp.Or(t.Text(s), "No key was denied lately.\n")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 func statusCommand() *cobra.Command {
@@ -20,35 +21,29 @@ func statusCommand() *cobra.Command {
 		Short: "Shows the stores and zones, with requests per second",
 		Long: `
 Shows each store with its state, each zone with its limits, and warnings. The
-requests per second are those of one second. The totals count from the start of the process. The numbers of several
-instances are added up. With --json, the output has the totals only.
+requests per second are those of the last seconds. The totals count from the
+start of the process. The numbers of several instances are added up.
 The exit code is 1 while a Redis fails.`,
 		Examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019
   $ caddy rate-limit status --json`,
 	}, func(c *call) error {
-		answers, began := ask(c.instances, getStatus), time.Now()
-		before, _ := decode[statusBody](answers)
-		if !c.json && len(before) > 0 { // people see the requests of a second
-			time.Sleep(time.Second)
-			answers = ask(c.instances, getStatus)
-		}
-		elapsed := time.Since(began)
-		err := show(c, answers, func(after []decoded[statusBody]) string {
-			return statusView(c.style, time.Now(), elapsed, before, after)
+		bodies, err := show(c, ask(c.instances, getStatus), func(bodies []decoded[statusBody]) string {
+			return statusView(c.style, time.Now(), bodies)
 		})
-		if after, _ := decode[statusBody](answers); err == nil && slices.ContainsFunc(after, redisFails) {
+		if err == nil && slices.ContainsFunc(bodies, redisFails) {
 			return errStoreFails
 		}
 		return err
 	})
 }
 
-// statusBody is the body for scripts: two bodies of the admin API.
+// statusBody is the body for scripts: three bodies of the admin API.
 type statusBody struct {
-	Status adminapi.Status `json:"status"`
-	Zones  []adminapi.Zone `json:"zones"`
+	Status  adminapi.Status  `json:"status"`
+	Zones   []adminapi.Zone  `json:"zones"`
+	History adminapi.History `json:"history"`
 }
 
 // redisFails reports whether a Redis of an instance fails, or a part of it.
@@ -66,22 +61,22 @@ func memories(s adminapi.Status, see func(name, long string, m *adminapi.Memory)
 	}
 }
 
-func getStatus(i instance) (json.RawMessage, error) {
-	status, err := i.get("status")
-	if err != nil {
-		return nil, err
+func getStatus(t target) (json.RawMessage, error) {
+	body := make(map[string]json.RawMessage)
+	for _, name := range []string{"status", "zones", "history"} {
+		part, err := t.get(name)
+		if err != nil {
+			return nil, err
+		}
+		body[name] = part
 	}
-	zones, err := i.getZones()
-	if err != nil {
-		return nil, err
-	}
-	return compactJSON(map[string]json.RawMessage{"status": status, "zones": zones}), nil
+	return compactJSON(body), nil
 }
 
-// statusView shows the state of instances. before are earlier bodies of the instances.
-func statusView(s style, now time.Time, elapsed time.Duration, before, after []decoded[statusBody]) string {
+// statusView shows the state of instances.
+func statusView(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
 	var b strings.Builder
-	for _, d := range after {
+	for _, d := range bodies {
 		version := ""
 		if d.body.Status.Version != "" {
 			version = ", rate limiter " + printable(d.body.Status.Version)
@@ -89,9 +84,9 @@ func statusView(s style, now time.Time, elapsed time.Duration, before, after []d
 		fmt.Fprintf(&b, "Caddy at %s%s, started %s ago\n", d.from, version, since(now, d.body.Status.Started))
 	}
 	parts := []string{
-		storesTable(s, now, after),
-		zonesTable(s, elapsed, before, after),
-		warnings(s, now, after),
+		storesTable(s, now, bodies),
+		zonesTable(s, now, bodies),
+		warnings(s, now, bodies),
 	}
 	for _, part := range parts {
 		if part != "" {
@@ -104,27 +99,27 @@ func statusView(s style, now time.Time, elapsed time.Duration, before, after []d
 // almostFull is the share of max_keys from which on the memory is shown as almost full.
 const almostFull = 0.9
 
-func storesTable(s style, now time.Time, bodies []decoded[statusBody]) string {
-	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "STORE", "STATE", ">FOR", ">KEYS", ">MAX KEYS", ">QUEUED", ">CONNECTIONS")
+func storesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
+	t := terminal.NewTable(titleIf(len(bodies) > 1, "INSTANCE"), "STORE", "STATE", ">FOR", ">KEYS", ">MAX KEYS", ">QUEUED", ">CONNECTIONS")
 	for _, d := range bodies {
-		from := plain(string(d.from))
+		from := string(d.from)
 		memories(d.body.Status, func(name, _ string, m *adminapi.Memory) {
-			state := colored("works", green)
+			state := terminal.Colored("works", terminal.Green)
 			if m.MaxKeys > 0 && float64(m.Keys) >= almostFull*float64(m.MaxKeys) {
-				state = colored("almost full", yellow)
+				state = terminal.Colored("almost full", terminal.Yellow)
 			}
-			t.Add(from, plain(name), state, plain(""), plain(count(m.Keys)), plain(count(m.MaxKeys)), plain(""), plain(""))
+			t.Add(from, name, state, "", count(m.Keys), count(m.MaxKeys), "", "")
 		})
 		for _, r := range d.body.Status.Redis {
-			state := colored(printable(strings.ReplaceAll(r.State, "_", " ")), red)
+			state := terminal.Colored(printable(strings.ReplaceAll(r.State, "_", " ")), terminal.Red)
 			switch r.State {
 			case "up":
-				state.Color = green
+				state.Color = terminal.Green
 			case "partly_down":
-				state = colored(fmt.Sprintf("%d nodes down", r.FailingNodes), red)
+				state = terminal.Colored(fmt.Sprintf("%d nodes down", r.FailingNodes), terminal.Red)
 			}
-			t.Add(from, plain(printable(r.Address)), state, plain(since(now, r.Since)), plain(""), plain(""),
-				plain(count(int64(r.Queued))), plain(count(int64(r.Connections))))
+			t.Add(from, printable(r.Address), state, since(now, r.Since), "", "",
+				count(int64(r.Queued)), count(int64(r.Connections)))
 		}
 	}
 	return t.Text(s)
@@ -138,75 +133,88 @@ func titleIf(needed bool, title string) string {
 	return ""
 }
 
-// zoneTotals are the requests of a zone of an instance.
-type zoneTotals struct{ allowed, denied, shadowDenied int64 } // shadowDenied are also allowed
+// zoneCounts are the requests of a zone.
+type zoneCounts struct{ allowed, denied, shadowDenied float64 } // shadowDenied are also allowed
 
-// totalsOf returns the requests of the zones of an instance, by zone. The entries of zones with one
-// name have the same counts.
-func totalsOf(zones []adminapi.Zone) map[string]zoneTotals {
-	totals := make(map[string]zoneTotals)
-	for _, z := range zones {
-		var n zoneTotals
-		for outcome, requests := range z.Requests {
-			switch outcome {
-			case "denied", "banned", "bad_body":
-				n.denied += requests
-			case "shadow_denied":
-				n.shadowDenied += requests
-				n.allowed += requests
-			case "allowed", "delayed", "overridden", "exempt":
-				n.allowed += requests
-			}
+// countsOf returns counts by their outcomes.
+func countsOf(requests map[string]int64) (n zoneCounts) {
+	for outcome, requests := range requests {
+		switch outcome {
+		case "denied", "banned", "bad_body":
+			n.denied += float64(requests)
+		case "shadow_denied":
+			n.shadowDenied += float64(requests)
+			n.allowed += float64(requests)
+		case "allowed", "delayed", "overridden", "exempt":
+			n.allowed += float64(requests)
 		}
-		totals[z.Name] = n
 	}
-	return totals
+	return n
 }
 
-func zonesTable(s style, elapsed time.Duration, before, after []decoded[statusBody]) string {
-	earlier := make(map[instance]map[string]zoneTotals)
-	for _, d := range before {
-		earlier[d.from] = totalsOf(d.body.Zones)
+// add adds counts, each times a factor.
+func (n *zoneCounts) add(more zoneCounts, factor float64) {
+	n.allowed += factor * more.allowed
+	n.denied += factor * more.denied
+	n.shadowDenied += factor * more.shadowDenied
+}
+
+// earlier returns the requests of a zone until some seconds ago: until the newest sample of the history that is
+// not quite new, or else until the start of the process.
+func (b statusBody) earlier(now time.Time, zone string) (counts zoneCounts, ago float64) {
+	ago = max(now.Sub(b.Status.Started).Seconds(), 1)
+	requests := make(map[string]int64)
+	for i, age := range b.History.Ages {
+		if age >= 1 {
+			ago = age
+			for outcome, samples := range b.History.Zones[zone] {
+				requests[outcome] = samples[i]
+			}
+		}
 	}
-	zones := make(map[string]adminapi.Zone)
+	return countsOf(requests), ago
+}
+
+func zonesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
+	zones := make(map[string]adminapi.Zone) // as the first instance has them
+	totals, rates := make(map[string]*zoneCounts), make(map[string]*zoneCounts)
 	shadow := false
-	totals, lately := make(map[string]zoneTotals), make(map[string]zoneTotals)
-	for _, d := range after {
+	for _, d := range bodies {
+		counted := make(map[string]bool)
 		for _, z := range d.body.Zones {
-			if _, ok := zones[z.Name]; !ok {
-				zones[z.Name] = z
+			if counted[z.Name] { // the entries of zones with one name have the same counts
+				continue
 			}
-		}
-		for name, n := range totalsOf(d.body.Zones) {
-			sum, late := totals[name], lately[name]
-			sum.allowed, sum.denied, sum.shadowDenied = sum.allowed+n.allowed, sum.denied+n.denied, sum.shadowDenied+n.shadowDenied
-			shadow = shadow || n.shadowDenied > 0
-			if e, ok := earlier[d.from][name]; ok { // max, because a restarted process counts from 0
-				late.allowed, late.denied = late.allowed+max(n.allowed-e.allowed, 0), late.denied+max(n.denied-e.denied, 0)
+			counted[z.Name] = true
+			if totals[z.Name] == nil {
+				zones[z.Name], totals[z.Name], rates[z.Name] = z, new(zoneCounts), new(zoneCounts)
 			}
-			totals[name], lately[name] = sum, late
+			counts := countsOf(z.Requests)
+			earlier, ago := d.body.earlier(now, z.Name)
+			totals[z.Name].add(counts, 1)
+			rates[z.Name].add(counts, 1/ago)
+			rates[z.Name].add(earlier, -1/ago)
+			shadow = shadow || counts.shadowDenied > 0
 		}
 	}
-	t := newTable("ZONE", "LIMITS", ">ALLOWED/S", ">DENIED/S", ">ALLOWED", ">DENIED", titleIf(shadow, ">SHADOW DENIED"))
+	t := terminal.NewTable("ZONE", "LIMITS", ">ALLOWED/S", ">DENIED/S", ">ALLOWED", ">DENIED", titleIf(shadow, ">SHADOW DENIED"))
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
-		z, late, sum := zones[name], lately[name], totals[name]
+		z, total, rated := zones[name], totals[name], rates[name]
 		shadowDenied := ""
-		if z.Shadow || z.Enforce != nil || sum.shadowDenied > 0 {
-			shadowDenied = count(sum.shadowDenied)
+		if z.Shadow || z.Enforce != nil || total.shadowDenied > 0 {
+			shadowDenied = count(int64(total.shadowDenied))
 		}
-		denied := rate(float64(late.denied) / elapsed.Seconds())
-		t.Add(plain(quoteName(name)), plain(limitsOf(z)),
-			plain(rate(float64(late.allowed)/elapsed.Seconds())), colorIf(late.denied > 0, denied, red),
-			plain(count(sum.allowed)), plain(count(sum.denied)), plain(shadowDenied))
+		t.Add(quoteName(name), limitsOf(z), rate(rated.allowed), colorIf(rated.denied > 0, rate(rated.denied), terminal.Red),
+			count(int64(total.allowed)), count(int64(total.denied)), shadowDenied)
 	}
 	return t.Text(s)
 }
 
-func colorIf(yes bool, text, color string) cell {
+func colorIf(yes bool, text, color string) terminal.Cell {
 	if yes {
-		return colored(text, color)
+		return terminal.Colored(text, color)
 	}
-	return plain(text)
+	return terminal.Plain(text)
 }
 
 // limitsOf returns the limits of a zone in short.
@@ -229,7 +237,7 @@ func limitsOf(z adminapi.Zone) string {
 }
 
 // warnings returns a line for each thing that an operator should look at.
-func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
+func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
 	var b strings.Builder
 	for _, d := range bodies {
 		warn := func(format string, args ...any) {
@@ -237,7 +245,7 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 			if len(bodies) > 1 {
 				text += " (" + string(d.from) + ")"
 			}
-			b.WriteString(s.Paint("Warning:", yellow) + " " + text + "\n")
+			b.WriteString(s.Paint("Warning:", terminal.Yellow) + " " + text + "\n")
 		}
 		for _, r := range d.body.Status.Redis {
 			if r.State != "up" {

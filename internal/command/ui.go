@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/statuspage"
 )
 
@@ -31,11 +32,11 @@ in the last example. Ctrl-C ends the command.`,
 	}, func(c *call) error {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		var admins []string
+		var instances []adminclient.Instance
 		for _, i := range c.instances {
-			admins = append(admins, string(i))
+			instances = append(instances, i.from)
 		}
-		return statuspage.Run(ctx, listen, admins, func(url string) error {
+		return statuspage.Run(ctx, listen, instances, func(url string) error {
 			if c.json {
 				return c.print(string(compactJSON(map[string]string{"url": url})) + "\n")
 			}

@@ -4,10 +4,13 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 var update = flag.Bool("update", false, "write what the views show into testdata")
@@ -34,7 +37,11 @@ var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-func from[T any](address instance, body T) decoded[T] { return decoded[T]{address, body} }
+// from returns a body of an instance, or of a zone of an instance, such as a:1/api.
+func from[T any](of string, body T) decoded[T] {
+	address, zone, _ := strings.Cut(of, "/")
+	return decoded[T]{target{adminclient.Instance(address), zone}, body}
+}
 
 func TestStatusView(t *testing.T) {
 	zones := func(allowed, denied, failed int64) []adminapi.Zone {
@@ -51,9 +58,11 @@ func TestStatusView(t *testing.T) {
 		}
 	}
 	memory := adminapi.Status{Version: "v1.2.3", Started: now.Add(-time.Hour), Memory: &adminapi.Memory{Keys: 1234, MaxKeys: 1_000_000}}
-	one := []decoded[statusBody]{from("localhost:2019", statusBody{memory, zones(100, 10, 0)})}
-	later := []decoded[statusBody]{from("localhost:2019", statusBody{memory, zones(225, 13, 0)})}
-	wantGolden(t, "status", statusView(style{}, now, time.Second, one, later))
+	history := func(requests ...int64) adminapi.History {
+		return adminapi.History{Ages: []float64{3, 2, 0.1}, Zones: map[string]map[string][]int64{"api": {"allowed": requests}}}
+	}
+	one := []decoded[statusBody]{from("localhost:2019", statusBody{memory, zones(225, 13, 0), history(1, 100, 225)})}
+	wantGolden(t, "status", statusView(terminal.Style{}, now, one))
 
 	failing := adminapi.Status{
 		Started: now.Add(-50 * time.Hour),
@@ -65,24 +74,26 @@ func TestStatusView(t *testing.T) {
 			{Address: "other:6379", State: "up", Since: now.Add(-90 * time.Minute), Connections: 3},
 		},
 	}
-	several := append(later, from("10.0.0.2:2019", statusBody{failing, zones(1, 1, 7)}))
-	wantGolden(t, "status_several", statusView(style{}, now, 2*time.Second, one, several))
-	wantGolden(t, "status_colors", statusView(style{Colored: true}, now, 2*time.Second, one, several))
+	several := append(one, from("10.0.0.2:2019", statusBody{failing, zones(1, 1, 7), adminapi.History{}}))
+	wantGolden(t, "status_several", statusView(terminal.Style{}, now, several))
+	wantGolden(t, "status_colors", statusView(terminal.Style{Colored: true}, now, several))
 }
 
 func TestTopView(t *testing.T) {
 	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
-	bodies := []decoded[map[string][]adminapi.DeniedKey]{
-		from("a:1", map[string][]adminapi.DeniedKey{
-			"api":   {{ShownKey: shown("customer-7"), Denied: 812, AtLeast: 812}, {ShownKey: shown("a%0Ab"), Denied: 7, AtLeast: 5}},
-			"login": {{ShownKey: adminapi.ShownKey{HashedKey: "abc"}, Denied: 1, AtLeast: 1}},
+	cut := adminapi.DeniedKey{ShownKey: adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, Denied: 1}
+	lists := []decoded[[]adminapi.DeniedKey]{
+		from("a:1/api", []adminapi.DeniedKey{
+			{ShownKey: shown("customer-7"), Denied: 812, AtLeast: 812},
+			{ShownKey: shown("a%0Ab"), Denied: 7, AtLeast: 5},
+			cut, cut, // these may be different keys
 		}),
-		from("b:1", map[string][]adminapi.DeniedKey{"api": {{ShownKey: shown("customer-7"), Denied: 1000, AtLeast: 1000}}}),
+		from("b:1/api", []adminapi.DeniedKey{{ShownKey: shown("customer-7"), Denied: 1000, AtLeast: 1000}, cut}),
+		from("a:1/login", []adminapi.DeniedKey{{ShownKey: adminapi.ShownKey{HashedKey: "abc"}, Denied: 1, AtLeast: 1}}),
 	}
-	keys := deniedKeys(bodies)
-	wantGolden(t, "top", topView(style{}, keys, 10))
-	wantGolden(t, "top_limit", topView(style{}, keys, 1))
-	wantGolden(t, "top_empty", topView(style{}, nil, 10))
+	wantGolden(t, "top", topView(terminal.Style{}, now, lists, 10))
+	wantGolden(t, "top_limit", topView(terminal.Style{}, now, lists, 1))
+	wantGolden(t, "top_empty", topView(terminal.Style{}, now, nil, 10))
 }
 
 func TestListViews(t *testing.T) {
@@ -91,33 +102,25 @@ func TestListViews(t *testing.T) {
 		{ShownKey: shown("203.0.113.9"), Ends: 1800, Until: now.Add(30 * time.Minute), Origin: "operator"},
 		{ShownKey: shown("%E2%80%AE"), Ends: 86400, Until: now.Add(24 * time.Hour), Origin: "denials"},
 	}}
-	wantGolden(t, "bans", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": bans})}))
+	wantGolden(t, "bans", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{from("a:1/login", bans)}, 0))
 	alternative := adminapi.BanList{Next: "7", Bans: []adminapi.ListedBan{
 		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 1, Until: now.Add(time.Second), Origin: "denials"},
 	}}
-	wantGolden(t, "bans_several", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{
-		from("b:1", map[string]adminapi.BanList{"login": alternative}), from("a:1", map[string]adminapi.BanList{"login": bans, "api": {}}),
-	}))
-	all := adminapi.BanList{Bans: []adminapi.ListedBan{ // by an operator, so in each alternative
-		{ShownKey: shown("x"), Alternative: "{http.request.header.X-Api-Key}", Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
-		{ShownKey: shown("y"), Alternative: "{http.request.header.X-Api-Key}", Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
-		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 60, Until: now.Add(time.Minute + time.Millisecond), Origin: "operator"},
-	}}
-	wantGolden(t, "bans_of_alternatives", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": all})}))
-	wantGolden(t, "bans_empty", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": {}})}))
+	wantGolden(t, "bans_several", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{
+		from("a:1/api", adminapi.BanList{}), from("a:1/login", bans), from("b:1/login", alternative),
+	}, 0))
+	wantGolden(t, "bans_empty", bansView(terminal.Style{}, now, nil, 0))
 
 	overrides := adminapi.OverrideList{Overrides: []adminapi.ListedOverride{
 		{ShownKey: shown("customer-7"), Override: adminapi.Override{From: "config", Limits: []string{"unlimited"}}},
 		{ShownKey: shown("customer-8"), Override: adminapi.Override{From: "runtime", Limits: []string{"gcra 5 1s", "gcra 100 1m"}, Until: now.Add(time.Hour)}},
 		{ShownKey: shown("x"), Override: adminapi.Override{From: "runtime", Error: "no\x1b limit"}},
 	}}
-	wantGolden(t, "overrides", overridesView(style{}, now, []decoded[map[string]adminapi.OverrideList]{
-		from("a:1", map[string]adminapi.OverrideList{"api": overrides}),
-	}))
+	wantGolden(t, "overrides", overridesView(terminal.Style{}, now, []decoded[adminapi.OverrideList]{from("a:1/api", overrides)}, 0))
 }
 
 func TestKeyView(t *testing.T) {
-	wantGolden(t, "key", keyView(style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Budgets: []adminapi.Budgets{{
+	wantGolden(t, "key", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Budgets: []adminapi.Budgets{{
 		Limits: []adminapi.Limit{
 			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
 			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
@@ -126,7 +129,7 @@ func TestKeyView(t *testing.T) {
 		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},
 		Ban:         &adminapi.Ban{},
 	}}}))
-	wantGolden(t, "key_banned", keyView(style{}, now, adminapi.Key{
+	wantGolden(t, "key_banned", keyView(terminal.Style{}, now, adminapi.Key{
 		Zone: "api", Key: "%0A", Store: "local",
 		Override: &adminapi.Override{From: "runtime", Limits: []string{"gcra 0 1h"}, Until: now.Add(time.Hour)},
 		Budgets: []adminapi.Budgets{
@@ -134,7 +137,7 @@ func TestKeyView(t *testing.T) {
 			{Alternative: "{http.vars.client_ip}", Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{}},
 		},
 	}))
-	wantGolden(t, "key_unlimited", keyView(style{}, now, adminapi.Key{
+	wantGolden(t, "key_unlimited", keyView(terminal.Style{}, now, adminapi.Key{
 		Zone: "api", Key: "vip", Override: &adminapi.Override{From: "config", Limits: []string{"unlimited"}}, Budgets: []adminapi.Budgets{{}},
 	}))
 }
@@ -170,19 +173,10 @@ func TestExplanationView(t *testing.T) {
 		},
 		Notes: []string{"the body\x1b is not known"},
 	}
-	wantGolden(t, "explain_denied", explanationView(style{}, denied))
-	wantGolden(t, "explain_colors", explanationView(style{Colored: true}, denied))
+	wantGolden(t, "explain_denied", explanationView(terminal.Style{}, denied))
+	wantGolden(t, "explain_colors", explanationView(terminal.Style{Colored: true}, denied))
 
-	wantGolden(t, "explain_banned", explanationView(style{}, adminapi.Explanation{ // a limit denies for longer than the ban
-		Request: adminapi.Request{Method: "GET", URL: "https://example.com/", ClientIP: "203.0.113.9"}, Verdict: "denied",
-		Decides: &adminapi.Decision{Zone: "api", Reason: "ban", RetryAfter: ptr(3000.0)},
-		Handlers: []adminapi.ExplainedHandler{{Server: "srv0", Reached: true, Zones: []adminapi.ExplainedZone{{
-			Zone: "api", Applies: "yes", Key: &key, Verdict: "banned", Plan: ptr(""),
-			Limits: []adminapi.Limit{{Limit: "gcra 5 1h", RetryAfter: ptr(3000.0), ResetAfter: 3600}},
-			Ban:    &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
-		}}}},
-	}))
-	wantGolden(t, "explain_delayed", explanationView(style{}, adminapi.Explanation{
+	wantGolden(t, "explain_delayed", explanationView(terminal.Style{}, adminapi.Explanation{
 		Request: adminapi.Request{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
 	}))

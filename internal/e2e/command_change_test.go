@@ -55,11 +55,11 @@ func testCommandChanges(t *testing.T, use string) {
 	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
 	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
 	felt("k", 429)
-	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: had no override\n")
-	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: was not banned; token_bucket 2 1h has nothing left for ")
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
+	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: not banned; token_bucket 2 1h has nothing left for ")
 
 	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
-	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: had full budgets, remaining 2 of token_bucket 2 1h\n")
+	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: reset, remaining 2 of token_bucket 2 1h\n")
 	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
 	felt("k", 200)
 

@@ -1,3 +1,6 @@
+// Package statuspage serves a page that shows what the zones of running Caddys do, and that changes
+// single keys. The page runs in a browser on the operator's machine. Its server listens only there,
+// and relays the page's requests to the admin API of rate limits. It never relays any other request.
 package statuspage
 
 import (
@@ -11,13 +14,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/palette"
 )
 
@@ -27,7 +33,7 @@ type server struct {
 	listener  net.Listener
 	port      string
 	token     string
-	endpoints []*endpoint
+	instances []adminclient.Instance
 	page      []byte
 	policy    string // the page's Content-Security-Policy
 }
@@ -38,7 +44,21 @@ var pageFiles embed.FS
 // scripts are the parts of the page's script, in their order.
 var scripts = []string{"base.js", "instances.js", "chart.js", "keys.js", "changes.js", "zones.js", "now.js", "explain.js", "main.js"}
 
-func newServer(listen string, addresses []string) (*server, error) {
+// Run serves the page at a loopback address, such as localhost:0, until ctx is done. It calls started
+// with the address of the page, which has a secret token. The page is about these instances.
+func Run(ctx context.Context, listen string, instances []adminclient.Instance, started func(url string) error) error {
+	s, err := newServer(listen, instances)
+	if err != nil {
+		return err
+	}
+	if err := started(s.url()); err != nil {
+		_ = s.listener.Close()
+		return err
+	}
+	return s.serve(ctx)
+}
+
+func newServer(listen string, instances []adminclient.Instance) (*server, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return nil, fmt.Errorf("--listen %s: %w: write for example localhost:0", listen, err)
@@ -47,14 +67,7 @@ func newServer(listen string, addresses []string) (*server, error) {
 		return nil, fmt.Errorf("--listen %s is not a loopback address, and everybody who reaches the page can change limits: "+
 			"write localhost:%s, and on another machine ssh -L %[2]s:localhost:%[2]s", listen, port)
 	}
-	s := &server{token: rand.Text()}
-	for _, address := range addresses {
-		e, err := newEndpoint(address)
-		if err != nil {
-			return nil, err
-		}
-		s.endpoints = append(s.endpoints, e)
-	}
+	s := &server{token: rand.Text(), instances: instances}
 	if err := s.makePage(); err != nil {
 		return nil, err
 	}
@@ -188,21 +201,44 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request, path string) 
 // serveCall answers a call of the page's script. The path is below /instances/.
 func (s *server) serveCall(w http.ResponseWriter, r *http.Request, path string) {
 	if path == "" {
-		names := make([]string, len(s.endpoints))
-		for i, e := range s.endpoints {
-			names[i] = e.address
-		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(names)
+		_ = json.NewEncoder(w).Encode(s.instances)
 		return
 	}
 	number, path, _ := strings.Cut(path, "/")
 	i, err := strconv.Atoi(number)
-	if err != nil || i < 0 || i >= len(s.endpoints) {
+	if err != nil || i < 0 || i >= len(s.instances) {
 		fail(w, http.StatusNotFound, fmt.Errorf("there is no instance %s", number))
 		return
 	}
-	s.endpoints[i].relay(w, r, path)
+	relay(w, r, s.instances[i], path)
+}
+
+// maxBody is the maximum length of a request in bytes, as the admin endpoint takes it.
+const maxBody = 64 << 10
+
+// relay sends a request to an instance, and answers with its answer. It writes the path again from its parts, so the
+// request can only be about a path below /rate_limit/.
+func relay(w http.ResponseWriter, r *http.Request, to adminclient.Instance, path string) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		fail(w, http.StatusRequestEntityTooLarge, err)
+		return
+	}
+	parts := strings.Split(path, "/")
+	for i := range parts {
+		parts[i], _ = url.PathUnescape(parts[i]) // without an error, because the server has read the path
+	}
+	status, answer, err := to.Send(r.Context(), r.Method, adminclient.Path(r.URL.Query(), parts...), body)
+	if err != nil {
+		fail(w, http.StatusBadGateway, err)
+		return
+	}
+	if len(answer) > 0 {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(answer) // an error means that the browser has left
 }
 
 // checkHost returns an error for another host than this machine, and for another port. A page from

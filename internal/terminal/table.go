@@ -37,8 +37,18 @@ type Table struct {
 // NewTable returns a table with these titles. A column with an empty title is left out, with its cells.
 func NewTable(titles ...string) *Table { return &Table{titles: titles} }
 
-// Add adds a row.
-func (t *Table) Add(cells ...Cell) { t.rows = append(t.rows, cells) }
+// Add adds a row. A cell is a text, or a [Cell].
+func (t *Table) Add(cells ...any) {
+	row := make([]Cell, len(cells))
+	for i, c := range cells {
+		if text, is := c.(string); is {
+			row[i] = Plain(text)
+		} else {
+			row[i] = c.(Cell)
+		}
+	}
+	t.rows = append(t.rows, row)
+}
 
 // Text returns the table, or "" if it has no rows.
 func (t *Table) Text(s Style) string {

@@ -67,18 +67,15 @@ func (t *textReport) topKeys(z *Zone) {
 	table := terminal.NewTable(append(titles, "KEY", "FIRST DENIED", "LAST DENIED")...)
 	shown := z.TopKeys[:min(len(z.TopKeys), maxTextKeys)]
 	for _, k := range shown {
-		row := []terminal.Cell{redIf(k.Denied), numberCell(k.Requests), percentCell(k.Denied, k.Requests)}
+		row := []any{redIf(k.Denied), numberCell(k.Requests), percentCell(k.Denied, k.Requests)}
 		for i := range z.Demand {
 			peak := ""
 			if i < len(k.Peaks) {
 				peak = Number(k.Peaks[i])
 			}
-			row = append(row, terminal.Plain(peak))
+			row = append(row, peak)
 		}
-		for _, text := range []string{cut(keyText(k.Key), maxTableKey), t.instant(k.First), t.instant(k.Last)} {
-			row = append(row, terminal.Plain(text))
-		}
-		table.Add(row...)
+		table.Add(append(row, cut(keyText(k.Key), maxTableKey), t.instant(k.First), t.instant(k.Last))...)
 	}
 	if len(shown) > 0 {
 		t.block(t.table(table) + more(z.KeysDenied-int64(len(shown)), "key"))
@@ -94,13 +91,13 @@ func (t *textReport) demand(z *Zone) {
 	}
 	table := terminal.NewTable("WINDOW", titleIf(several, ">HALF OF THE KEYS"), titleIf(several, ">95%"), titleIf(several, ">99%"), ">MOST")
 	for _, d := range z.Demand {
-		cells := []terminal.Cell{terminal.Plain(Window(d.WindowSeconds))}
+		cells := []any{Window(d.WindowSeconds)}
 		for i, q := range []float64{d.P50, d.P95, d.P99, d.Max} {
 			text := Number(int64(q))
 			if i < 3 {
 				text = "up to " + text
 			}
-			cells = append(cells, terminal.Plain(text))
+			cells = append(cells, text)
 		}
 		table.Add(cells...)
 	}

@@ -41,7 +41,6 @@ import (
 type DenyCache struct {
 	store  Store
 	start  time.Time
-	until  atomic.Int64 // no denial is remembered for longer, as a time since start
 	hashes keyhash.Hasher
 	seed   maphash.Seed // of the hash of a call
 	sets   [maxDenials / denySetSize]denySet
@@ -50,9 +49,9 @@ type DenyCache struct {
 const (
 	// maxDenialAge is how long a denial is remembered.
 	maxDenialAge = time.Second
-	// askAhead is how long before the end of a denial one request asks the store again. If the
-	// request has no answer after askAgain, another request asks, too.
-	askAhead, askAgain = maxDenialAge / 4, maxDenialAge / 16
+	// askAfter is how long after a denial the same call asks the store again. If a call that asks has no answer
+	// after askAgain, another call asks, too.
+	askAfter, askAgain = maxDenialAge * 3 / 4, maxDenialAge / 16
 	// maxDenials is the largest number of remembered denials. A set that is full has room
 	// only after an old denial has ended.
 	maxDenials  = 1 << 16
@@ -61,35 +60,32 @@ const (
 
 // denySet has the denials of a part of all keys.
 type denySet struct {
-	// changed is the first instant after the last refund or change of any of the keys through this cache, as a
-	// time since the start. A denial of a request that was sent before may be outdated.
-	changed atomic.Int64
-
 	mu      sync.Mutex
 	denials []*denial
+	// changed is the first instant after the last refund or change of any of the keys through this cache. A denial
+	// of a request that was sent before may be outdated.
+	changed time.Duration
 }
 
 // denyRule is a limit or a ban of a request, which can deny the request.
 type denyRule struct {
+	key     keyhash.Hash
 	id      string
 	burst   int64             // a factor makes limits of one ID that differ in burst
-	cost    int64             // 0 for a ban, which denies any cost
 	maxWait algorithms.Micros // of the request
-	counts  bool              // the rule changes something in the store unless it is known to deny
 }
 
 // denial is a denial by a rule. Instants are times since the start of the cache.
 type denial struct {
 	denyRule
-	key         keyhash.Hash
-	decision    algorithms.Decision // with the RetryAfter of a request that can't be delayed
-	limits      algorithms.Decision // with a ban: RetryAfter is the longest of the zone's limits
-	decidedAt   algorithms.Micros   // when the store decided, by its clock
-	sentAt      time.Duration       // when the request was sent
-	answeredAt  time.Duration       // when the answer came
-	call        uint64              // the hash of the call that was denied
-	askAt       time.Duration       // from then on, one such call asks the store again
-	askOthersAt time.Duration       // from then on, one other call asks the store
+	cost       int64               // the least that is denied; 0 for a ban
+	endsAfter  algorithms.Micros   // since the decision
+	decision   algorithms.Decision // by the limit; with a ban, RetryAfter is the longest of the zone's limits
+	decidedAt  algorithms.Micros   // by the clock of the store
+	sentAt     time.Duration       // when the request was sent
+	answeredAt time.Duration       // when the answer came
+	call       uint64              // the hash of the call that was denied
+	askAt      atomic.Int64        // from then on, one call may ask the store again
 }
 
 // NewDenyCache returns a DenyCache for a store.
@@ -100,19 +96,20 @@ func NewDenyCache(store Store) *DenyCache {
 // now returns the time since the start of the cache.
 func (c *DenyCache) now() time.Duration { return time.Since(c.start) }
 
-// locate returns the hash of a key, and its set.
-func (c *DenyCache) locate(key string) (*denySet, keyhash.Hash) {
-	hash := c.hashes.Sum(key)
-	return &c.sets[hash[0]%uint64(len(c.sets))], hash
+// lock locks and returns the set with the denials of a key.
+func (c *DenyCache) lock(key keyhash.Hash) *denySet {
+	s := &c.sets[key[0]%uint64(len(c.sets))]
+	s.mu.Lock()
+	return s
 }
 
 // Take implements [Store].
 func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
-	if slices.ContainsFunc(requests, func(r Request) bool { return r.Peek }) { // to see the budgets, also if denied
+	if slices.ContainsFunc(requests, changesIfDenied) {
 		return c.store.Take(ctx, requests)
 	}
 	sentAt := c.now()
-	if int64(sentAt) < c.until.Load() && c.denies(requests, sentAt) {
+	if c.denies(requests, sentAt) {
 		return false, nil
 	}
 	allowed, err := c.store.Take(ctx, requests)
@@ -122,201 +119,162 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 	return allowed, err
 }
 
-// countRules returns the number of rules of a request whose denials can be remembered.
+// changesIfDenied reports whether the store must decide a request in any case. A peek wants to see the budgets.
+func changesIfDenied(r Request) bool { return r.Peek || r.Ban == nil && r.Mode != algorithms.Binary }
+
+// countRules returns the number of rules of a request: its ban, or else its limits.
 func countRules(r *Request) int {
-	switch {
-	case r.Ban != nil:
+	if r.Ban != nil {
 		return 1
-	case r.Mode != algorithms.Binary:
-		return 0
 	}
 	return len(r.Limits)
 }
 
 // ruleOf returns the rule with index i of a request.
-func ruleOf(r *Request, i int) denyRule {
+func (c *DenyCache) ruleOf(r *Request, i int) denyRule {
 	if r.Ban != nil {
-		return denyRule{id: r.Ban.ID, counts: len(r.Limits) > 0} // the ban counts denials
+		return denyRule{key: c.hashes.Sum(r.Key), id: r.Ban.ID}
 	}
-	l := &r.Limits[i]
-	return denyRule{l.ID, l.Burst, r.Cost, r.MaxWait, l.KeptAfterReset()} // the budget may begin
+	return denyRule{c.hashes.Sum(r.Key), r.Limits[i].ID, r.Limits[i].Burst, r.MaxWait}
 }
 
-// callOf returns a hash of all that determines how long a call is denied, and the first instant after the
-// last change of its keys.
-func (c *DenyCache) callOf(requests []Request) (hash uint64, changed time.Duration) {
+// changes reports whether a request changes something in the store unless its rule with index i is known to deny it:
+// the ban counts denials, or a budget may begin.
+func changes(r *Request, i int) bool {
+	return len(r.Limits) > 0 && (r.Ban != nil || r.Limits[i].KeptAfterReset())
+}
+
+// callOf returns a hash of what determines how long a call is denied.
+func (c *DenyCache) callOf(requests []Request) (hash uint64) {
 	type part struct {
-		before        uint64
-		key, id       string
-		cost, burst   int64
-		maxWait, mode int64
+		before       uint64
+		rule         denyRule
+		cost, limits int64
 	}
 	for i := range requests {
 		r := &requests[i]
-		s, _ := c.locate(r.Key)
-		changed = max(changed, time.Duration(s.changed.Load()))
-		if r.Shadow {
-			continue
-		}
-		if r.Ban != nil {
-			hash = maphash.Comparable(c.seed, part{before: hash, key: r.Key, id: r.Ban.ID})
-		}
-		for _, l := range r.Limits {
-			hash = maphash.Comparable(c.seed, part{hash, r.Key, l.ID, r.Cost, l.Burst, r.MaxWait, int64(r.Mode)})
+		for j := range countRules(r) {
+			if !r.Shadow {
+				hash = maphash.Comparable(c.seed, part{hash, c.ruleOf(r, j), r.Cost, int64(len(r.Limits))})
+			}
 		}
 	}
-	return hash, changed
+	return hash
 }
 
-// denies reports whether requests are certainly denied, and then fills in their outcomes.
+// denies reports whether requests are certainly denied, and then fills in their outcomes. The first denial decides
+// whether the call asks the store nevertheless.
 func (c *DenyCache) denies(requests []Request, now time.Duration) (denied bool) {
-	call, changed := c.callOf(requests)
 	for i := range requests {
-		var ask bool
-		if denied, ask = c.recall(&requests[i], now, call, changed, denied); ask {
-			return false
+		r := &requests[i]
+		r.Outcome = Outcome{Decisions: r.Outcome.Decisions[:0], Slots: SlotsOutcome{Free: true}}
+		for range r.Limits {
+			r.Outcome.Decisions = append(r.Outcome.Decisions, algorithms.Decision{NotAsked: true})
+		}
+		for j := range countRules(r) {
+			d := c.find(r, j, now)
+			if d == nil && changes(r, j) || d != nil && !denied && d.asks(now, c.callOf(requests)) {
+				return false
+			}
+			if d != nil {
+				denied = true
+				d.repeat(r, j, now)
+			}
 		}
 	}
 	return denied
 }
 
-// recall fills in the outcome of a request of a call from remembered denials. It reports whether these or those of
-// earlier requests deny the call, and whether the call must ask the store nevertheless. The first denial decides
-// when the call asks for an exact RetryAfter.
-func (c *DenyCache) recall(
-	r *Request, now time.Duration, call uint64, changed time.Duration, deniedBefore bool,
-) (denied, ask bool) {
-	if r.Ban == nil && r.Mode != algorithms.Binary {
-		return false, true
-	}
-	denied = deniedBefore
-	r.Outcome = Outcome{Decisions: r.Outcome.Decisions[:0], Slots: SlotsOutcome{Free: true}}
-	for range r.Limits {
-		r.Outcome.Decisions = append(r.Outcome.Decisions, algorithms.Decision{NotAsked: true})
-	}
-	s, key := c.locate(r.Key)
-	s.mu.Lock()
+// find returns the remembered denial of a request by its rule with index i, or nil.
+func (c *DenyCache) find(r *Request, i int, now time.Duration) *denial {
+	rule := c.ruleOf(r, i)
+	s := c.lock(rule.key)
 	defer s.mu.Unlock()
-	for i := range countRules(r) {
-		rule := ruleOf(r, i)
-		n := s.indexLocked(key, rule)
-		switch {
-		case n >= 0 && !r.Shadow && rule.cost >= s.denials[n].cost && s.denials[n].stands(s, rule.maxWait, now):
-			if !denied && s.denials[n].asks(now, call, changed) {
-				return false, true
-			}
-			denied = true
-			s.denials[n].repeat(r, i, now)
-		case rule.counts:
-			return false, true
-		}
+	n := s.indexLocked(rule)
+	if r.Shadow || n < 0 || r.Cost < s.denials[n].cost || !s.standsLocked(s.denials[n], now) {
+		return nil
 	}
-	return denied, false
+	return s.denials[n]
 }
 
-// indexLocked returns the index of the remembered denial by a rule of a key, or -1.
-func (s *denySet) indexLocked(key keyhash.Hash, rule denyRule) int {
-	return slices.IndexFunc(s.denials, func(d *denial) bool {
-		return d.key == key && d.id == rule.id && d.burst == rule.burst
-	})
+// indexLocked returns the index of the remembered denial by a rule, or -1.
+func (s *denySet) indexLocked(rule denyRule) int {
+	return slices.IndexFunc(s.denials, func(d *denial) bool { return d.denyRule == rule })
 }
 
-// stands reports whether the denial certainly stands for a request that can be delayed by maxWait.
-// stands is cautious, because the store decided some time after the request was sent, and counts in
-// whole microseconds.
-func (d *denial) stands(s *denySet, maxWait algorithms.Micros, now time.Duration) bool {
-	certain := min(d.decision.RetryAfter-maxWait-1, maxDenialAge.Microseconds())
-	return int64(d.sentAt) >= s.changed.Load() && now < d.sentAt+time.Duration(certain)*time.Microsecond
+// standsLocked reports whether a denial certainly stands. It is cautious, because the store decided some time after
+// the request was sent, and counts in whole microseconds.
+func (s *denySet) standsLocked(d *denial, now time.Duration) bool {
+	certain := min(d.endsAfter-1, maxDenialAge.Microseconds())
+	return d.sentAt >= s.changed && now < d.sentAt+time.Duration(certain)*time.Microsecond
 }
 
-// asks reports whether a call that the denial denies must ask the store nevertheless. It keeps others from
-// asking at the same time.
-func (d *denial) asks(now time.Duration, call uint64, changed time.Duration) bool {
-	at := &d.askAt
-	if call != d.call || d.sentAt < changed {
-		at = &d.askOthersAt
-	}
-	if now < *at {
+// asks reports whether a call that the denial denies asks the store nevertheless. It keeps others from asking at the
+// same time.
+func (d *denial) asks(now time.Duration, call uint64) bool {
+	at := d.askAt.Load()
+	if int64(now) < at || call == d.call && now < d.sentAt+askAfter {
 		return false
 	}
-	*at = now + askAgain
-	return true
+	return d.askAt.CompareAndSwap(at, int64(now+askAgain))
 }
 
 // repeat fills in the outcome of a request that the denial by its rule with index i denies.
 func (d *denial) repeat(r *Request, i int, now time.Duration) {
 	passed := (now - d.answeredAt).Microseconds()
-	o, decision, limits := &r.Outcome, d.decision, d.limits
-	decision.Age(passed)
-	limits.Age(passed)
-	o.Cached, o.At = true, d.decidedAt+passed
+	o := &r.Outcome
+	o.Verdict, o.Cached, o.At = Denied, true, d.decidedAt+passed
 	if r.Ban != nil {
-		o.Verdict, o.Ban = Banned, BanOutcome{Stands: true, EndsAfter: decision.RetryAfter}
-		if len(o.Decisions) > 0 {
-			o.Decisions[0].RetryAfter = limits.RetryAfter
-		}
-		return
+		o.Verdict, o.Ban = Banned, BanOutcome{Stands: true, EndsAfter: d.endsAfter - passed}
 	}
-	if decision.RetryAfter < algorithms.Forever {
-		decision.RetryAfter -= r.MaxWait
+	if len(o.Decisions) > 0 {
+		o.Decisions[i] = d.decision
+		o.Decisions[i].Age(passed)
 	}
-	o.Verdict, o.Decisions[i] = Denied, decision
 }
 
 // remember remembers the denials of a call.
 func (c *DenyCache) remember(requests []Request, sentAt time.Duration) {
-	call, _ := c.callOf(requests)
-	now := c.now()
+	call, now := c.callOf(requests), c.now()
 	for i := range requests {
 		r := &requests[i]
-		s, key := c.locate(r.Key)
-		s.mu.Lock()
 		for j := range countRules(r) {
-			d := &denial{
-				denyRule: ruleOf(r, j), key: key, decidedAt: r.Outcome.At,
-				sentAt: sentAt, answeredAt: now, call: call, askAt: sentAt + maxDenialAge - askAhead,
-			}
+			d := &denial{denyRule: c.ruleOf(r, j), decidedAt: r.Outcome.At, sentAt: sentAt, answeredAt: now, call: call}
 			d.setDecision(r, j)
-			if !d.decision.Allowed && d.stands(s, d.maxWait, now) && s.addLocked(d, now) {
-				c.until.Store(int64(sentAt + maxDenialAge))
-			}
+			s := c.lock(d.key)
+			s.addLocked(d, now)
+			s.mu.Unlock()
 		}
-		s.mu.Unlock()
 	}
 }
 
 // setDecision sets the decision by the rule with index i of a request. A denial that is repeated charges nothing.
 func (d *denial) setDecision(r *Request, i int) {
-	if r.Ban != nil {
-		d.decision.RetryAfter = r.Outcome.Ban.EndsAfter
-		for _, decision := range r.Outcome.Decisions {
-			d.limits.RetryAfter = max(d.limits.RetryAfter, decision.RetryAfter)
-		}
+	if r.Ban == nil {
+		d.cost, d.decision = r.Cost, r.Outcome.Decisions[i]
+		d.decision.Receipt = algorithms.Receipt{}
+		d.endsAfter = d.decision.RetryAfter
 		return
 	}
-	d.decision = r.Outcome.Decisions[i]
-	d.decision.Receipt = algorithms.Receipt{}
-	if d.decision.RetryAfter < algorithms.Forever {
-		d.decision.RetryAfter += r.MaxWait
+	d.endsAfter, d.decision.NotAsked = r.Outcome.Ban.EndsAfter, true
+	for _, decision := range r.Outcome.Decisions {
+		d.decision.RetryAfter = max(d.decision.RetryAfter, decision.RetryAfter)
 	}
 }
 
-// addLocked adds a denial, in place of the one by the same rule. It reports whether there was room. A denial that
-// stands is kept if the new one is of a higher cost, because it denies more requests.
-func (s *denySet) addLocked(d *denial, now time.Duration) bool {
-	s.denials = slices.DeleteFunc(s.denials, func(old *denial) bool { return !old.stands(s, 0, now) })
-	if n := s.indexLocked(d.key, d.denyRule); n >= 0 {
-		if old := s.denials[n]; old.cost >= d.cost {
-			d.askOthersAt = old.askOthersAt
-			s.denials[n] = d
-		}
-		return true
+// addLocked adds a denial if it stands, and if there is room. It takes the place of one by the same rule, unless that
+// is of a lower cost and so denies more requests.
+func (s *denySet) addLocked(d *denial, now time.Duration) {
+	s.denials = slices.DeleteFunc(s.denials, func(old *denial) bool { return !s.standsLocked(old, now) })
+	n := s.indexLocked(d.denyRule)
+	switch {
+	case !s.standsLocked(d, now):
+	case n >= 0 && s.denials[n].cost >= d.cost:
+		d.askAt.Store(s.denials[n].askAt.Load())
+		s.denials[n] = d
+	case n < 0 && len(s.denials) < denySetSize:
+		s.denials = append(s.denials, d)
 	}
-	if len(s.denials) == denySetSize {
-		return false
-	}
-	s.denials = append(s.denials, d)
-	return true
 }
 
 // CountSlots implements [SlotCounter].
@@ -345,8 +303,7 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 
 // forget forgets the denials of a key so far, and those of the other keys of its set.
 func (c *DenyCache) forget(key string) {
-	s, _ := c.locate(key)
-	s.mu.Lock() // so that changed never goes back
+	s := c.lock(c.hashes.Sum(key))
 	defer s.mu.Unlock()
-	s.changed.Store(int64(c.now() + 1))
+	s.changed = c.now() + 1
 }

@@ -160,7 +160,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a denial of much denies little", "store/deny.go",
-		"rule.cost >= s.denials[n].cost", "true",
+		"r.Cost < s.denials[n].cost", "false",
 	},
 	// The limiter.
 	{

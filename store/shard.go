@@ -106,14 +106,6 @@ func (s *shard) loadLocked(name keyhash.Hash) stored {
 	}
 }
 
-// relocateLocked updates a copy of a budget after a sweep, which may have moved or dropped the budget.
-func (s *shard) relocateLocked(name keyhash.Hash, c *stored) {
-	p, exists := s.places[name]
-	if c.exists, c.index = exists, p.index; !exists {
-		c.weight = 0
-	}
-}
-
 // saveLocked saves a copy of a budget. If the budget doesn't exist, saveLocked adds it.
 func (s *shard) saveLocked(name keyhash.Hash, c *stored) {
 	if !c.exists {

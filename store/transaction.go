@@ -46,13 +46,6 @@ type entry struct {
 	stored
 }
 
-// relocateLocked finds an entry again after a sweep of its shard. It ignores the zero entry.
-func (e *entry) relocateLocked() {
-	if e.shard != nil {
-		e.shard.relocateLocked(e.name, &e.stored)
-	}
-}
-
 // neverExpires is the expiry of a count of slots, which is dropped when all slots are given back.
 const neverExpires algorithms.Micros = math.MaxInt64
 
@@ -333,36 +326,25 @@ func (tx *transaction) hasRoom(zone *zoneUsage) bool {
 }
 
 // reclaim drops expired budgets until a zone has room, and reports whether the zone has room. To keep
-// the request fast, reclaim sweeps at most 4 shards, and skips shards that are locked by others. The
-// next call continues with the next shards.
+// the request fast, reclaim sweeps at most 4 shards. It skips shards that are locked by others, and those of the
+// request itself, whose entries must stay where they were found. The next call continues with the next shards.
 func (tx *transaction) reclaim(zone *zoneUsage) bool {
 	const maxSweeps = 4
 	m := tx.shared
 	first := m.nextReclaim.Load()
 	sweeps, n := 0, int64(0)
 	for ; n < shardCount && sweeps < maxSweeps && !tx.hasRoom(zone); n++ {
-		number := uint16((first + n) % shardCount)
-		s := &m.shards[number].shard
+		s := &m.shards[(first+n)%shardCount].shard
 		if tx.now < s.earliest.Load() {
 			continue
 		}
-		if _, ours := slices.BinarySearch(tx.locked, number); ours {
-			s.sweepLocked(tx.now, m.subtractWeight)
-		} else if s.mu.TryLock() {
+		if s.mu.TryLock() {
 			s.sweepLocked(tx.now, m.subtractWeight)
 			s.mu.Unlock()
+			sweeps++
 		}
-		sweeps++
 	}
 	m.nextReclaim.Store(first + n)
-	for i := range tx.items { // the sweeps may have dropped or moved their entries
-		it := &tx.items[i]
-		for j := range it.limits {
-			it.limits[j].relocateLocked()
-		}
-		it.slots.relocateLocked()
-		it.ban.relocateLocked()
-	}
 	return tx.hasRoom(zone)
 }
 

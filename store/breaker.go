@@ -3,10 +3,9 @@ package store
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 )
 
 // Checked is a [Store] with a check.
@@ -31,22 +30,21 @@ type Checked interface {
 // ([ReasonBusy]), and a request whose client has left. A [SharedError] counts once.
 type Breaker struct {
 	store   Checked
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	open    atomic.Bool  // reports whether the store is not asked: the breaker is open or half-open
-	failing atomic.Bool  // reports whether the last counted result is a failure
-	opened  atomic.Int64 // the number of times that the breaker has opened
+	changed func(failure error) // or nil
+	closed  context.Context
+	close   context.CancelFunc
 
-	closed context.Context
-	close  context.CancelFunc
-
-	last error // the last counted result; guarded by the lock of breaker
+	mu       sync.Mutex // guards writes of the fields below
+	open     atomic.Bool
+	failures atomic.Int64 // in a row
+	opened   atomic.Int64 // the number of times that the Breaker has opened
 }
 
 // The settings of a [Breaker].
 const (
 	// maxFailures is the number of failures in a row that open a Breaker.
 	maxFailures = 5
-	// checkPause is how long the Breaker waits after a failure before it checks the store.
+	// checkPause is how long the Breaker waits before each check of the store.
 	checkPause = 500 * time.Millisecond
 	// checkTimeout is how long a check may take. It is longer than the timeout of a request,
 	// because the check may have to find a new primary and connect.
@@ -59,30 +57,8 @@ var ErrOpen = errors.New("the store has failed, and is not asked until it works 
 // NewBreaker returns a closed Breaker for a store. changed, if not nil, is called with the last failure
 // when the Breaker opens, and with nil when it closes.
 func NewBreaker(store Checked, changed func(failure error)) *Breaker {
-	b := &Breaker{store: store}
+	b := &Breaker{store: store, changed: changed}
 	b.closed, b.close = context.WithCancel(context.Background())
-	b.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:    checkPause,
-		IsExcluded: func(err error) bool { return err != nil && (!isFailure(err) || alreadyCounted(err)) },
-		IsSuccessful: func(err error) bool {
-			b.last = err
-			b.failing.Store(err != nil)
-			return err == nil
-		},
-		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return c.ConsecutiveFailures >= maxFailures || opensAtOnce(b.last)
-		},
-		OnStateChange: func(_ string, from, to gobreaker.State) {
-			b.open.Store(to != gobreaker.StateClosed)
-			switch {
-			case from == gobreaker.StateClosed:
-				b.opened.Add(1)
-				go b.checkUntilClosed(changed, b.last)
-			case to == gobreaker.StateClosed && changed != nil:
-				go changed(nil) // in a goroutine, because the breaker is locked
-			}
-		},
-	})
 	return b
 }
 
@@ -104,27 +80,17 @@ func alreadyCounted(err error) bool {
 	return ok && shared.counted.Swap(true)
 }
 
-// isFailure reports whether an error of a request is a failure of the store, which other requests are
-// likely to meet, too.
-func isFailure(err error) bool {
+// reasonOf returns the reason of an [Error], or "".
+func reasonOf(err error) string {
 	var failed *Error
-	ok := errors.As(err, &failed)
-	return ok && failed.Reason != ReasonKey && failed.Reason != ReasonBusy
+	if errors.As(err, &failed) {
+		return failed.Reason
+	}
+	return ""
 }
 
 // IsBusy reports whether an error is an [Error] with [ReasonBusy].
-func IsBusy(err error) bool {
-	var failed *Error
-	ok := errors.As(err, &failed)
-	return ok && failed.Reason == ReasonBusy
-}
-
-// opensAtOnce reports whether one failure is enough to open a Breaker.
-func opensAtOnce(err error) bool {
-	var failed *Error
-	ok := errors.As(err, &failed)
-	return ok && (failed.Reason == ReasonPermission || failed.Reason == ReasonSilent || failed.Reason == reasonCheck)
-}
+func IsBusy(err error) bool { return reasonOf(err) == ReasonBusy }
 
 // reasonCheck is the Reason of a failed check. It is not exported, because no request fails with it.
 const reasonCheck = "check"
@@ -135,59 +101,55 @@ func (b *Breaker) Check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	done, err := b.breaker.Allow()
-	if err != nil {
-		return &Error{Reason: ReasonOpen, Err: ErrOpen}
-	}
-	if err = b.store.Check(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		err = &Error{Reason: reasonCheck, Err: err}
-	}
-	done(err)
-	return err
+	return b.Do(func() error {
+		err := b.store.Check(ctx)
+		if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+			err = &Error{Reason: reasonCheck, Err: err}
+		}
+		return err
+	})
 }
 
-// checkUntilClosed calls changed with the failure that opened the Breaker, and then checks the store
-// until a check succeeds.
-func (b *Breaker) checkUntilClosed(changed func(error), failure error) {
-	if changed != nil {
-		changed(failure)
-	}
-	const wait = checkPause + time.Millisecond // a little longer, so that the breaker is half-open by then
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+// checkUntilWorks reports the failure that opened the Breaker, and checks the store until a check succeeds. Then it
+// closes the Breaker.
+func (b *Breaker) checkUntilWorks(failure error) {
+	b.report(failure)
 	for {
 		select {
-		case <-timer.C:
+		case <-time.After(checkPause):
 		case <-b.closed.Done():
 			return
 		}
 		ctx, cancel := context.WithTimeout(b.closed, checkTimeout)
-		err := b.Check(ctx)
+		err := b.store.Check(ctx)
 		cancel()
 		if err == nil {
-			return
+			break
 		}
-		timer.Reset(wait)
+	}
+	b.mu.Lock()
+	b.failures.Store(0)
+	b.open.Store(false)
+	b.mu.Unlock()
+	b.report(nil)
+}
+
+func (b *Breaker) report(failure error) {
+	if b.changed != nil {
+		b.changed(failure)
 	}
 }
 
 // Open reports whether the Breaker is open, so that the store is not asked.
 func (b *Breaker) Open() bool { return b.open.Load() }
 
-// Close ends the regular checks. The Breaker can still be used. If it is open, calls start a check now
-// and then.
-func (b *Breaker) Close() { b.close() }
-
-// checkOnceClosed starts a check if the regular checks have ended and the pause is over.
-func (b *Breaker) checkOnceClosed() {
-	if b.closed.Err() == nil || b.breaker.State() != gobreaker.StateHalfOpen {
-		return
-	}
-	go func() { // in a goroutine, so that no request waits for the check
-		ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
-		defer cancel()
-		_ = b.Check(ctx)
-	}()
+// Close ends the checks. The Breaker can still be used, by the requests that are in flight. It then asks the store in
+// any case.
+func (b *Breaker) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.close()
+	b.open.Store(false)
 }
 
 // Take implements [Store].
@@ -248,8 +210,7 @@ func (b *Breaker) List(ctx context.Context, l Listing) (Page, error) {
 // doesn't call ask.
 func (b *Breaker) Do(ask func() error) error {
 	opened := b.opened.Load()
-	if b.Open() { // also if half-open, because that is for checks
-		b.checkOnceClosed()
+	if b.Open() {
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
 	err := ask()
@@ -261,10 +222,34 @@ func (b *Breaker) Do(ask func() error) error {
 // before the request. A result from before an outage says nothing, so countResult skips it. It also skips
 // a success after a success, because that changes nothing.
 func (b *Breaker) countResult(err error, opened int64) {
-	if err == nil && !b.failing.Load() || b.opened.Load() != opened {
+	if err == nil && b.failures.Load() == 0 {
 		return
 	}
-	if done, open := b.breaker.Allow(); open == nil {
-		done(err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.opened.Load() != opened || b.closed.Err() != nil:
+	case err == nil:
+		b.failures.Store(0)
+	default:
+		b.countFailureLocked(err)
 	}
+}
+
+// countFailureLocked counts a failure of the store, and opens the Breaker if that is enough. Other requests are not
+// likely to meet an error of a single key, or one without a reason.
+func (b *Breaker) countFailureLocked(err error) {
+	most := int64(maxFailures)
+	switch reasonOf(err) {
+	case "", ReasonKey, ReasonBusy:
+		return
+	case ReasonPermission, ReasonSilent, reasonCheck:
+		most = 1
+	}
+	if alreadyCounted(err) || b.failures.Add(1) < most {
+		return
+	}
+	b.open.Store(true)
+	b.opened.Add(1)
+	go b.checkUntilWorks(err)
 }

@@ -169,43 +169,6 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
-// After Close a breaker still opens and closes, but checks its store only when it is asked.
-func TestBreakerAskedOnceClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFailing()
-		b := store.NewBreaker(f, nil)
-		b.Close()
-		take := func() error {
-			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
-			return err
-		}
-		f.fail(errGone)
-		for range 5 {
-			_ = take()
-		}
-		time.Sleep(time.Minute)
-		if checks := f.checks.Load(); checks != 0 || !b.Open() {
-			t.Errorf("%d checks, open %v", checks, b.Open())
-		}
-		for range 10 {
-			if err := take(); !errors.Is(err, store.ErrOpen) {
-				t.Errorf("a request was asked of a store that fails: %v", err)
-			}
-		}
-		synctest.Wait()
-		if checks := f.checks.Load(); checks != 1 {
-			t.Errorf("%d checks by 10 requests at the same time", checks)
-		}
-		f.fail(nil)
-		time.Sleep(time.Second)
-		_ = take()
-		synctest.Wait()
-		if err := take(); err != nil || b.Open() {
-			t.Errorf("once it works again: %v, open %v", err, b.Open())
-		}
-	})
-}
-
 // An error of many requests at once counts as one failure, so it takes five such errors to open a
 // breaker.
 func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
@@ -338,72 +301,44 @@ func TestBreakerCorrects(t *testing.T) {
 	})
 }
 
-// stuck is a store whose checks don't end by themselves.
-type stuck struct{ storetest.Store }
-
-func (stuck) Check(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-// A request that began before the breaker opened neither closes it when it ends, nor opens it again.
-func TestBreakerIgnoresOldResults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := store.NewBreaker(stuck{}, nil)
-		defer b.Close()
-		for _, old := range []error{nil, &store.Error{Reason: store.ReasonTimeout, Err: errors.New("slow")}} {
-			_ = b.Do(func() error {
-				_ = b.Do(func() error { return &store.Error{Reason: store.ReasonPermission, Err: errors.New("denied")} })
-				time.Sleep(500*time.Millisecond + 500*time.Microsecond) // now it is half open, and the check is about to begin
-				return old
-			})
-			if !b.Open() {
-				t.Errorf("closed by a request that ended with %v", old)
-			}
-		}
-	})
-}
-
-// A success between failures counts, although a success after a success doesn't.
-func TestBreakerCountsFailuresInARow(t *testing.T) {
-	b := store.NewBreaker(stuck{}, nil)
-	defer b.Close()
-	failure := &store.Error{Reason: store.ReasonTimeout, Err: errors.New("slow")}
-	for range 3 {
-		for range 4 {
-			_ = b.Do(func() error { return failure })
-		}
-		_ = b.Do(func() error { return nil })
-	}
-	if b.Open() {
-		t.Error("open after 12 failures of which no five were in a row")
-	}
-}
-
 // healthy is a store whose checks succeed.
 type healthy struct{ storetest.Store }
 
 func (healthy) Check(context.Context) error { return nil }
 
-// A request that began before the breaker opened doesn't open it again after it has closed.
-func TestBreakerIgnoresResultsFromBeforeAnOutage(t *testing.T) {
+// A request that began before the breaker opened neither closes it when it ends, nor opens it again.
+func TestBreakerIgnoresOldResults(t *testing.T) {
+	denied := &store.Error{Reason: store.ReasonPermission, Err: errors.New("denied")}
+	for _, old := range []error{nil, denied} {
+		for _, lasts := range []time.Duration{0, time.Second} { // by then a check has closed it
+			synctest.Test(t, func(t *testing.T) {
+				b := store.NewBreaker(healthy{}, nil)
+				defer b.Close()
+				_ = b.Do(func() error {
+					_ = b.Do(func() error { return denied })
+					time.Sleep(lasts)
+					return old
+				})
+				if b.Open() != (lasts == 0) {
+					t.Errorf("after %v and %v: open %v", lasts, old, b.Open())
+				}
+			})
+		}
+	}
+}
+
+// A closed breaker asks the store in any case, for the requests that are in flight.
+func TestBreakerAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := store.NewBreaker(healthy{}, nil)
-		defer b.Close()
-		denied := &store.Error{Reason: store.ReasonPermission, Err: errors.New("denied")}
-		_ = b.Do(func() error {
-			_ = b.Do(func() error { return denied })
-			if !b.Open() {
-				t.Error("not open after a denied permission")
+		for n := range 2 {
+			_ = b.Do(func() error { return &store.Error{Reason: store.ReasonPermission, Err: errGone} })
+			if b.Open() != (n == 0) {
+				t.Errorf("failure %d: open %v", n+1, b.Open())
 			}
-			time.Sleep(time.Second) // a check closes it
-			if b.Open() {
-				t.Error("open although a check has succeeded")
+			if b.Close(); b.Open() {
+				t.Error("open after it was closed")
 			}
-			return denied
-		})
-		if b.Open() {
-			t.Error("opened again by a request from before")
 		}
 	})
 }

@@ -109,7 +109,7 @@ var mistakes = []mistake{
 	},
 	{
 		"the breaker never closes", "store/breaker.go",
-		"		timer.Reset(wait)\n", "		return\n",
+		"	b.open.Store(false)\n	b.mu.Unlock()\n", "	b.mu.Unlock()\n",
 	},
 	{
 		"the first failure opens the breaker", "store/breaker.go",

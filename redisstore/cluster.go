@@ -219,13 +219,13 @@ func (h hop) sendAlone(ctx context.Context, c *pendingCall) (allowed bool, err e
 	defer cancel()
 	queued := c.queued
 	c.ctx, c.alone, c.asking = waiting, true, h.asking
-	h.queue.mu.Lock()
+	h.keys.mu.Lock()
 	h.queue.calls = slices.Insert(h.queue.calls, 0, c)
 	h.scheduleSendLocked()
-	h.queue.mu.Unlock()
+	h.keys.mu.Unlock()
 	if allowed, err = h.await(c); err != nil && err == waiting.Err() && ctx.Err() == nil {
-		h.queue.mu.Lock()
-		defer h.queue.mu.Unlock()
+		h.keys.mu.Lock()
+		defer h.keys.mu.Unlock()
 		err = cmp.Or(h.queue.lateErrorLocked(queued), err)
 	}
 	return allowed, err

@@ -51,10 +51,10 @@ func (d *distance) needsProbe(most int) bool {
 }
 
 // observeDistance records how long a message took.
-func (q *queue) observeDistance(took time.Duration, isProbe bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	d := &q.distance
+func (s *Store) observeDistance(took time.Duration, isProbe bool) {
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	d := &s.queue.distance
 	if d.known == 0 {
 		d.probed = time.Now()
 	}

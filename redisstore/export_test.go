@@ -31,8 +31,8 @@ func ResolveRedirect(address, from string) string { return redirect{address: add
 
 // QueueLengths returns how many calls are queued, and how many batches are in flight.
 func QueueLengths(s *Store) (queued, inFlight int) {
-	s.queue.mu.Lock()
-	defer s.queue.mu.Unlock()
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
 	return len(s.queue.calls), len(s.queue.inFlight)
 }
 
@@ -40,7 +40,7 @@ func QueueLengths(s *Store) (queued, inFlight int) {
 // batch. It returns their number.
 func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) int {
 	q := &s.queue
-	q.mu.Lock()
+	s.keys.mu.Lock()
 	for _, r := range requests {
 		c := s.newTakeCall(context.Background(), 0, r)
 		c.now, c.onEnd = now, func(*pendingCall) {}
@@ -48,7 +48,7 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	}
 	b := s.nextBatchLocked()
 	q.calls = nil
-	q.mu.Unlock()
+	s.keys.mu.Unlock()
 	n := len(b.calls)
 	s.sendBatch(b)
 	s.nextBatch(b)
@@ -59,7 +59,7 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 // the errors of the takes. It allocates as takes at the same time do.
 func TakeTogether(s *Store, requests [][]store.Request, errs []error) (messages int) {
 	q := &s.queue
-	q.mu.Lock()
+	s.keys.mu.Lock()
 	for _, r := range requests {
 		c := s.newTakeCall(context.Background(), 0, r)
 		c.queued = time.Now().Add(time.Hour) // so none has waited for too long
@@ -67,7 +67,7 @@ func TakeTogether(s *Store, requests [][]store.Request, errs []error) (messages 
 	}
 	calls := slices.Clone(q.calls)
 	b := s.nextBatchLocked()
-	q.mu.Unlock()
+	s.keys.mu.Unlock()
 	for ; b != nil; messages++ {
 		s.sendBatch(b)
 		b = s.nextBatch(b)

@@ -39,12 +39,11 @@ type Stats struct {
 	Idle    int // connections that are open and unused
 }
 
-// stats returns the state of the store, which is that of one server that doesn't fail. It leaves out the calls that
-// keyStates has.
+// stats returns the state of the store, which is that of one server that doesn't fail.
 func (s *Store) stats() Stats {
-	s.queue.mu.Lock()
-	v := Stats{Servers: 1, Queued: len(s.queue.calls)}
-	s.queue.mu.Unlock()
+	s.keys.mu.Lock()
+	v := Stats{Servers: 1, Queued: len(s.queue.calls) + s.keys.countWaitingLocked(s)}
+	s.keys.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conns != nil {
@@ -58,7 +57,6 @@ func (s *Store) stats() Stats {
 // Stats implements [Redis].
 func (s single) Stats() Stats {
 	v := s.redis.stats()
-	v.Queued += s.redis.keys.waitingCalls()
 	if s.Open() {
 		v.Failing = 1
 	}
@@ -86,6 +84,5 @@ func (c *Cluster) Stats() (sum Stats) {
 		}
 	}
 	sum.Servers = max(sum.Servers, 1)
-	sum.Queued += c.keys.waitingCalls()
 	return sum
 }

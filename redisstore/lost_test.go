@@ -188,8 +188,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 					t.Errorf("take %d: allowed %v, error %v, want the reason %q", i+1, c.allowed, c.err, store.ReasonOpen)
 				}
 			}
-			waiting := s.keys.waitingCalls() // after the end of failTakes
-			if waiting != 2 || !slices.Equal(s.keys.waiting[awaited{correctedKey: "corrected"}], []*pendingCall{back}) {
+			if waiting := s.stats().Queued; waiting != 2 || !slices.Equal(s.keys.waiting[awaited{correctedKey: "corrected"}], []*pendingCall{back}) {
 				t.Error("a correction or a set is lost")
 			}
 		})

@@ -93,9 +93,8 @@ func (k *keyStates) addWaitingLocked(s *Store, c *pendingCall, a awaited, most a
 	if most < algorithms.Forever && len(k.waiting[a]) == 1 {
 		time.AfterFunc(time.Duration(most)*time.Microsecond, func() {
 			k.mu.Lock()
-			calls := k.removeWaitingLocked(a)
-			k.mu.Unlock()
-			requeue(calls)
+			defer k.mu.Unlock()
+			requeueLocked(k.removeWaitingLocked(a))
 		})
 	}
 }
@@ -107,9 +106,10 @@ func (k *keyStates) removeWaitingLocked(a awaited) []*pendingCall {
 }
 
 // endLocked records the end of a script call of a store. Without a reply, the script call can run until the deadline.
-// endLocked returns the calls that have waited for it. If Redis is silent, or the message is lost, takes of this store
-// among them fail. Takes of other nodes of a cluster fail if the message is lost, and they have waited for its slots.
-func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, silence error) (waited []*pendingCall) {
+// endLocked returns the calls to send again, and those that have waited for the script call. If Redis is silent, or the
+// message is lost, takes of this store among them fail. Takes of other nodes of a cluster fail if the message is lost,
+// and they have waited for its slots.
+func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, silence error) (again []*pendingCall) {
 	lost := sc.lost()
 	fails := func(c *pendingCall, ofOthers error) bool {
 		err := ofOthers
@@ -122,33 +122,37 @@ func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, sile
 		for _, c := range calls {
 			if c.corrections != nil {
 				delete(k.correcting, c.key)
-				waited = append(waited, k.removeWaitingLocked(awaited{correctedKey: c.key})...)
+				again = append(again, k.removeWaitingLocked(awaited{correctedKey: c.key})...)
 			}
 		}
 	}
-	waited = slices.DeleteFunc(waited, func(c *pendingCall) bool { return fails(c, nil) })
+	for _, c := range sc.retries {
+		c.sent, c.store = false, s
+		again = append(again, c)
+	}
+	again = slices.DeleteFunc(again, func(c *pendingCall) bool { return fails(c, nil) })
 	k.recordSlotsLocked(sc, deadline)
 	for _, op := range sc.slotsOps {
 		forSlots := k.removeWaitingLocked(awaited{slots: op.name})
-		waited = append(waited, slices.DeleteFunc(forSlots, func(c *pendingCall) bool { return fails(c, lost) })...)
+		again = append(again, slices.DeleteFunc(forSlots, func(c *pendingCall) bool { return fails(c, lost) })...)
 	}
-	return waited
+	return again
 }
 
-// waitingCalls returns how many calls wait.
-func (k *keyStates) waitingCalls() (n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// countWaitingLocked returns how many calls of a store wait.
+func (k *keyStates) countWaitingLocked(s *Store) (n int) {
 	for _, calls := range k.waiting {
-		n += len(calls)
+		for _, c := range calls {
+			if c.store == s {
+				n++
+			}
+		}
 	}
 	return n
 }
 
-// failTakes ends the takes of a store that wait.
-func (k *keyStates) failTakes(s *Store, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// failTakesLocked ends the takes of a store that wait.
+func (k *keyStates) failTakesLocked(s *Store, err error) {
 	for a, calls := range k.waiting {
 		calls = slices.DeleteFunc(calls, func(c *pendingCall) bool { return c.store == s && c.failTake(err) })
 		if k.waiting[a] = calls; len(calls) == 0 {
@@ -166,26 +170,21 @@ func (c *pendingCall) failTake(err error) bool {
 	return isTake
 }
 
-// requeue puts calls that have waited back into their queues, and has them sent.
-func requeue(calls []*pendingCall) {
+// requeueLocked puts calls back into their queues, and has them sent.
+func requeueLocked(calls []*pendingCall) {
 	byStore := make(map[*Store][]*pendingCall)
 	for _, c := range calls {
 		byStore[c.store] = append(byStore[c.store], c)
 	}
 	for s, calls := range byStore {
-		s.queue.mu.Lock()
 		s.queue.putBackLocked(calls)
 		s.scheduleSendLocked()
-		s.queue.mu.Unlock()
 	}
 }
 
 // putBackLocked puts calls back into the queue, in the order in which they were first queued. A take must not overtake
 // a correction that was queued before it. They can share another key than the one for which the take has waited.
 func (q *queue) putBackLocked(calls []*pendingCall) {
-	if len(calls) == 0 {
-		return
-	}
 	byQueued := func(a, b *pendingCall) int { return a.queued.Compare(b.queued) }
 	last := slices.MaxFunc(calls, byQueued)
 	n := 0 // the later calls of a long queue stay where they are

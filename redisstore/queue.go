@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -21,9 +20,8 @@ import (
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
 // once. If a message is lost, the takes that wait for its end fail, too. The others wait only until it has stalled.
 
-// queue holds the calls of a [Store] that are not sent yet.
+// queue holds the calls of a [Store] that are not sent yet. The mutex of the store's keyStates guards it.
 type queue struct {
-	mu          sync.Mutex
 	calls       []*pendingCall
 	inFlight    []*batch  // batches in flight, in the order in which they were sent
 	lastSent    time.Time // when the last batch was sent
@@ -75,7 +73,7 @@ type pendingCall struct {
 	slots  []slotsUse
 	queued time.Time
 	work   int64  // see [algorithms.MaxWork]
-	sent   bool   // or about to be sent; guarded by queue.mu
+	sent   bool   // or about to be sent; guarded by keyStates.mu
 	store  *Store // to whose queue the call returns from keyStates.waiting
 	resent int    // how often it was sent again, because it certainly did not run
 	missed int    // how often it was sent again, because Redis lacked the script
@@ -142,16 +140,16 @@ func (q *queue) countedLocked() []*batch {
 // enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
 // waits for the call anyway, so enqueue itself sends the batch. Otherwise a new goroutine does.
 func (s *Store) enqueue(c *pendingCall) {
-	q := &s.queue
-	q.mu.Lock()
+	q, mu := &s.queue, &s.keys.mu
+	mu.Lock()
 	q.calls = append(q.calls, c)
 	if c.onEnd != nil || !q.hasRoomLocked() {
 		s.scheduleSendLocked()
-		q.mu.Unlock()
+		mu.Unlock()
 		return
 	}
 	b := s.nextBatchLocked()
-	q.mu.Unlock()
+	mu.Unlock()
 	if b == nil {
 		return
 	}
@@ -167,9 +165,9 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	select {
 	case <-c.done:
 	case <-c.ctx.Done():
-		s.queue.mu.Lock()
+		s.keys.mu.Lock()
 		sent := c.sent
-		s.queue.mu.Unlock()
+		s.keys.mu.Unlock()
 		if !sent {
 			return false, c.ctx.Err()
 		}
@@ -195,8 +193,8 @@ func (s *Store) scheduleSendLocked() {
 			later = q.stall - time.Since(counted[0].sent)
 		}
 		q.timer = time.AfterFunc(later, func() {
-			q.mu.Lock()
-			defer q.mu.Unlock()
+			s.keys.mu.Lock()
+			defer s.keys.mu.Unlock()
 			q.timer = nil
 			s.scheduleSendLocked()
 		})
@@ -214,9 +212,9 @@ func (s *Store) sendBatches(b *batch) {
 // early to send, nextBatch returns nil.
 func (s *Store) nextBatch(ended *batch) *batch {
 	defer ended.release()
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
 	q := &s.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.inFlight = slices.DeleteFunc(q.inFlight, func(b *batch) bool { return b == ended })
 	if !q.hasRoomLocked() {
 		s.scheduleSendLocked()
@@ -251,8 +249,6 @@ func (s *Store) fillLocked(b *batch) {
 	if b.isProbe {
 		most = 1
 	}
-	s.keys.mu.Lock()
-	defer s.keys.mu.Unlock()
 	n := 0
 	for ; n < len(q.calls) && s.keys.hasRoomLocked(b, q.calls[n], most); n++ {
 		if c := q.calls[n]; !s.dropExpiredLocked(c, now) && s.keys.admitLocked(s, b, c, now) {
@@ -276,7 +272,7 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	switch {
 	case err == nil:
 		return false
-	case c.onEnd != nil: // onEnd may call the store, and the queue is locked
+	case c.onEnd != nil: // onEnd may call the store, whose queue is locked
 		go c.fail(err)
 	default:
 		c.fail(err)
@@ -308,35 +304,21 @@ func (c *pendingCall) maxQueued() time.Duration {
 	}
 }
 
-// endBatch is called at the end of a batch. It puts back into the queues the calls to send again, and the calls that
-// have waited for the batch. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no
-// other batch got one meanwhile. Then all takes that are not sent yet fail.
+// endBatch is called at the end of a batch. The calls to send again, and those that have waited for the batch, return to
+// their queues. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no other batch
+// got one meanwhile. Then all takes that are not sent yet fail.
 func (s *Store) endBatch(d *delivery) {
-	q, k := &s.queue, s.keys
-	q.mu.Lock()
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
 	silence := s.noteRepliesLocked(d)
-	var back, others []*pendingCall // to this queue, and to those of other nodes of a cluster
-	k.mu.Lock()
+	var again []*pendingCall
 	for _, sc := range d.calls {
-		for _, c := range k.endLocked(s, sc, d.deadline, silence) {
-			if c.store == s {
-				back = append(back, c)
-			} else {
-				others = append(others, c)
-			}
-		}
-		for _, c := range sc.retries {
-			c.sent = false
-			back = append(back, c)
-		}
+		again = append(again, s.keys.endLocked(s, sc, d.deadline, silence)...)
 	}
-	k.mu.Unlock()
-	q.putBackLocked(back)
 	if silence != nil {
 		s.failTakesLocked(silence)
 	}
-	q.mu.Unlock()
-	requeue(others)
+	requeueLocked(again)
 }
 
 // noteRepliesLocked records whether Redis has replied to the calls of a batch. If Redis is silent, noteRepliesLocked
@@ -350,7 +332,7 @@ func (s *Store) noteRepliesLocked(d *delivery) error {
 	for _, sc := range d.calls {
 		if !d.replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
 			if q.failure, q.lastFailure = sc.err, time.Now(); !isTimeout(sc.err) { // Redis may start again, without its data
-				s.keys.distrust()
+				s.keys.table.Distrust()
 			}
 		}
 		if isTimeout(sc.err) && len(sc.calls) > 0 {
@@ -366,5 +348,5 @@ func (s *Store) noteRepliesLocked(d *delivery) error {
 // failTakesLocked ends all takes that are not sent yet with err.
 func (s *Store) failTakesLocked(err error) {
 	s.queue.calls = slices.DeleteFunc(s.queue.calls, func(c *pendingCall) bool { return c.failTake(err) })
-	s.keys.failTakes(s, err)
+	s.keys.failTakesLocked(s, err)
 }

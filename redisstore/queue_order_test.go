@@ -39,12 +39,10 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
 	beside := s.newTakeCall(context.Background(), 0, ask("other"))
 	b.calls = append(b.calls, beside)
-	s.queue.mu.Lock()
 	s.keys.mu.Lock()
 	b.sent = time.Now()
 	s.queue.inFlight, s.keys.correcting["k"] = append(s.queue.inFlight, b), b
 	s.keys.mu.Unlock()
-	s.queue.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	behind.queued = time.Now().Add(time.Hour) // so it has not waited for too long
 	s.enqueue(behind)
@@ -55,9 +53,9 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 			t.Error("a take got a connection, want that it got none")
 		}
 		dialer.unreachable.Store(false)
-		s.queue.mu.Lock()
+		s.keys.mu.Lock()
 		s.scheduleSendLocked()
-		s.queue.mu.Unlock()
+		s.keys.mu.Unlock()
 		if allowed, err := s.await(behind); !allowed || err != nil {
 			t.Errorf("allowed %v, error %v, want that the take sees the refund", allowed, err)
 		}
@@ -137,6 +135,7 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 	back := givesBack("b")
 	take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
 	q := &s.queue
+	q.maxInFlight = 0 // nothing is sent
 	q.calls = []*pendingCall{back, take}
 	s.keys.correcting["a"], s.keys.correcting["b"] = new(batch), new(batch) // messages in flight
 	if s.fillLocked(new(batch)); len(q.calls) > 0 {

@@ -21,13 +21,13 @@ func Misroute(c *Cluster, key string, d time.Duration) {
 	c.mu.Unlock()
 	c.slotNodes[slot].Store(wrong)
 	q := &wrong.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	wrong.keys.mu.Lock()
+	defer wrong.keys.mu.Unlock()
 	before := q.maxInFlight
 	q.maxInFlight = 0
 	time.AfterFunc(d, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
+		wrong.keys.mu.Lock()
+		defer wrong.keys.mu.Unlock()
 		q.maxInFlight = before
 		wrong.scheduleSendLocked()
 	})

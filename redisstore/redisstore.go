@@ -337,9 +337,9 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 // it opens, all takes that are not sent yet end.
 func (s *Store) noteHealth(failure error) {
 	if failure != nil {
-		s.keys.distrust()
-		s.queue.mu.Lock()
-		defer s.queue.mu.Unlock()
+		s.keys.mu.Lock()
+		defer s.keys.mu.Unlock()
+		s.keys.table.Distrust()
 		s.failTakesLocked(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
 	}
 }

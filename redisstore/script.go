@@ -190,7 +190,7 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 func (s *Store) runScript(ctx context.Context, d *delivery) {
 	d.roundTrip(ctx)
 	if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
-		s.queue.observeDistance(time.Since(first.payload.sent), d.isProbe)
+		s.observeDistance(time.Since(first.payload.sent), d.isProbe)
 	}
 	s.observeRoundTrip(d)
 	var lacking []*scriptCall

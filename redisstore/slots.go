@@ -17,7 +17,8 @@ const DefaultSlotExpiry = time.Duration(algorithms.SlotsExpiry) * time.Microseco
 
 // keyStates has the states of keys that decide when a call may be sent: see order.go. It counts the slots that requests
 // of this process hold, whichever store admitted them, and keeps these counts in Redis. Package slots has the rules.
-// The nodes of a cluster share one keyStates.
+// The nodes of a cluster share one keyStates. Its mutex guards their queues, too, so a call that returns to a queue
+// can't be overtaken meanwhile.
 type keyStates struct {
 	instance algorithms.Instance
 	names    wire.Names
@@ -119,13 +120,6 @@ func (k *keyStates) recordSlotsLocked(sc *scriptCall, deadline time.Time) {
 			k.lost = sc.err
 		}
 	}
-}
-
-// distrust is called when Redis may have lost its counts.
-func (k *keyStates) distrust() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.table.Distrust()
 }
 
 // leaveSlots records that requests no longer hold their slots. It calls then, if not nil, with the name of each

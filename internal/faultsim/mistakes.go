@@ -20,7 +20,7 @@ var mistakes = []mistake{
 	},
 	{
 		"calls that have waited are forgotten", "redisstore/queue.go",
-		"				back = append(back, c)\n			} else {\n", "				_ = c\n			} else {\n",
+		"	requeueLocked(again)\n}\n", "	_ = again\n}\n",
 	},
 	{
 		"no call waits for corrections", "redisstore/order.go",

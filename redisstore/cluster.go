@@ -241,11 +241,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (e
 				return err
 			}
 		}
-		to, replaced, err := c.visit(ctx, slot, h, hops == 1, do)
-		if replaced {
-			h.node = nil
-			continue
-		}
+		to, err := c.visit(ctx, slot, h, hops == 1, do)
 		if to == (redirect{}) {
 			return err
 		}
@@ -267,15 +263,15 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (e
 	}
 }
 
-// visit calls do with the node of a hop, and returns the redirect of the node, or the error. On the first hop it notices
-// if another node has replaced this one. The breaker counts no redirect, and no failure of a replaced node.
-func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do func(hop) error) (to redirect, replaced bool, err error) {
+// visit calls do with the node of a hop, and returns the redirect of the node, or the error. The breaker counts no
+// redirect. If the first node can't be reached because another one has replaced it, that is a redirect, too.
+func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do func(hop) error) (to redirect, err error) {
 	err = h.breaker.Do(func() error {
 		err := do(h)
-		if errors.As(err, &to) {
-			return nil
+		if first && isDialError(err) {
+			to = c.redirectToOwner(ctx, slot, h)
 		}
-		if replaced = first && isDialError(err) && c.hasMoved(ctx, slot, h.node, h.deadline); replaced {
+		if errors.As(err, &to) || to != (redirect{}) {
 			return nil
 		}
 		return err
@@ -284,7 +280,17 @@ func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do fun
 	if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
 		c.refreshSlots()
 	}
-	return to, replaced, err
+	return to, err
+}
+
+// redirectToOwner queries the slots until the deadline of a hop. It returns a redirect if another node than that of the
+// hop has the slot. While no request asks a node, nobody notices that another node has taken over.
+func (c *Cluster) redirectToOwner(ctx context.Context, slot int, h hop) (to redirect) {
+	c.renewSlots(ctx, h.deadline)
+	if owner := c.slotNodes[slot].Load(); owner != nil && owner != h.node {
+		to = redirect{kind: "MOVED", address: owner.options.Address}
+	}
+	return to
 }
 
 // follow returns the next hop after a redirect. Its node is nil if the redirect names none.
@@ -298,14 +304,6 @@ func (c *Cluster) follow(h hop, slot int, to redirect) hop {
 		next.node = c.nodeAt(address)
 	}
 	return next
-}
-
-// hasMoved queries the slots, and reports whether another node than n has a slot, at the latest at the deadline. While
-// no request asks n, nobody notices that another node has taken over.
-func (c *Cluster) hasMoved(ctx context.Context, slot int, n *node, deadline time.Time) bool {
-	c.renewSlots(ctx, deadline)
-	owner := c.slotNodes[slot].Load()
-	return owner != nil && owner != n
 }
 
 func (c *Cluster) names() wire.Names { return c.options.names() }

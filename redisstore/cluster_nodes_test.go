@@ -39,6 +39,7 @@ func TestRedirectAddress(t *testing.T) {
 		"node.example:1":   "node.example:1",
 		":7000":            "[fd00::1]:7000",
 		"fd00::2:7000":     "[fd00::2]:7000",
+		"[fd00::2]:7000":   "[fd00::2]:7000",
 		"::ffff:1.2.3.4:1": "[::ffff:1.2.3.4]:1",
 	} {
 		if got := redisstore.ResolveRedirect(said, "[fd00::1]:6379"); got != want {

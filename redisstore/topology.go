@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -165,27 +166,22 @@ func (c *Cluster) renewSlots(ctx context.Context, deadline time.Time) {
 // queryAddressesLocked returns the addresses to query, the best first: nodes that work, then the
 // addresses of the options, then nodes that fail. The order within each group is random.
 func (c *Cluster) queryAddressesLocked() (addresses []string) {
-	var failing []string
+	rank := make(map[string]int)
+	for _, address := range c.options.hosts() {
+		rank[address] = 1
+	}
 	for address, n := range c.nodes {
-		if n.breaker.Open() {
-			failing = append(failing, address)
-		} else {
-			addresses = append(addresses, address)
+		if !n.breaker.Open() {
+			rank[address] = 0
+		} else if _, configured := rank[address]; !configured {
+			rank[address] = 2
 		}
 	}
-	shuffle(addresses)
-	configured := c.options.hosts()
-	shuffle(configured)
-	shuffle(failing)
-	for _, address := range append(configured, failing...) {
-		if !slices.Contains(addresses, address) {
-			addresses = append(addresses, address)
-		}
-	}
+	addresses = slices.Sorted(maps.Keys(rank)) // the order of a map is not quite random
+	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
+	slices.SortStableFunc(addresses, func(a, b string) int { return rank[a] - rank[b] })
 	return addresses
 }
-
-func shuffle(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
 
 // queryNodes queries nodes, maxParallelQueries at a time, and stores the first valid reply. It
 // prefers the reply of a node whose cluster state is ok: other nodes may be cut off and have old
@@ -367,10 +363,10 @@ func (r redirect) Error() string {
 }
 
 // resolve returns the address of the redirect, as resolveAddress does. IPv6 addresses have no
-// brackets in redirects.
+// brackets in redirects of Redis.
 func (r redirect) resolve(from string) string {
 	at := max(strings.LastIndexByte(r.address, ':'), 0)
-	return resolveAddress(r.address[:at], strings.TrimPrefix(r.address[at:], ":"), from)
+	return resolveAddress(strings.Trim(r.address[:at], "[]"), strings.TrimPrefix(r.address[at:], ":"), from)
 }
 
 // asRedirect returns err as a redirect, if err is one, or else err itself.

@@ -100,7 +100,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a node that was replaced fails a request", "redisstore/cluster.go",
-		"	return owner != nil && owner != n\n", "	return owner == nil && false\n",
+		"owner != nil && owner != h.node {\n", "owner == nil && false {\n",
 	},
 	// The breaker.
 	{

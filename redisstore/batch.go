@@ -231,7 +231,7 @@ func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 // recordSlots records how many slots a take found and took.
 func (b *batch) recordSlots(uses []slotsUse, found []int64) {
 	for i, u := range uses {
-		if u.takes() == 0 {
+		if !u.takes() {
 			continue
 		}
 		op := b.slotsOp(u.name)

@@ -119,8 +119,8 @@ func overriddenError(groups []*keyGroup, requests int) error {
 	return all
 }
 
-// undoTakes turns requests that one key allowed into requests that another key has denied. It
-// returns by the deadline, even if the refund is not made by then.
+// undoTakes turns requests that one key allowed into requests that another key has denied. If the refunds are made by the
+// deadline, it looks at the budgets again for the decisions after that.
 func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
 	var refunds []store.Correction
 	var refunded []*store.Request
@@ -139,8 +139,19 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 			refunded = append(refunded, r)
 		}
 	}
-	if len(refunds) > 0 {
-		c.refundBy(ctx, now, deadline, refunds, refunded)
+	waiting, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if err := c.CorrectAt(waiting, now, refunds); err != nil || len(refunded) == 0 {
+		return
+	}
+	looks := make([]store.Request, len(refunded)) // without cost
+	for i, r := range refunded {
+		looks[i] = store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}
+	}
+	if _, err := c.takeKey(waiting, now, looks); err == nil { // a take after the correction sees its refund
+		for i, r := range refunded {
+			r.Outcome.Decisions = looks[i].Outcome.Decisions
+		}
 	}
 }
 
@@ -171,36 +182,5 @@ func denyCharged(r *store.Request) {
 		} else if d.Remaining < r.Cost {
 			d.RetryAfter = d.ResetAfter // the request fits by then, maybe sooner
 		}
-	}
-}
-
-// refundBy makes refunds. If they are made by the deadline, the refunded requests get the decisions after that.
-func (c *Cluster) refundBy(
-	ctx context.Context, now algorithms.Micros, deadline time.Time, refunds []store.Correction, refunded []*store.Request,
-) {
-	looks := make([]store.Request, len(refunded)) // without cost
-	for i, r := range refunded {
-		looks[i] = store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}
-	}
-	done := make(chan error, 1)
-	go func() {
-		err := c.CorrectAt(ctx, now, refunds)
-		if err == nil && len(looks) > 0 { // a take after the correction sees its refund
-			_, err = c.takeKey(ctx, now, looks)
-		}
-		done <- err
-	}()
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		if err != nil {
-			return
-		}
-	case <-timer.C:
-		return
-	}
-	for i, r := range refunded {
-		r.Outcome.Decisions = looks[i].Outcome.Decisions
 	}
 }

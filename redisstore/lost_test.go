@@ -172,8 +172,8 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: key, Slots: slots}}))
 			}
 			back, set := givesBack("corrected"), newSetCall(takes[1].slots[0].name)
-			s.keys.table.Prepare(takes[1].slots[0].name, 1, 0) // two messages are in flight, and one is lost
-			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slots[0].name, 1, 0), 0, 0)
+			s.keys.table.Prepare(takes[1].slots[0].name, true, 0) // two messages are in flight, and one is lost
+			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slots[0].name, true, 0), 0, 0)
 			q := &s.queue
 			q.maxInFlight = 0 // nothing more is sent
 			s.keys.correcting["corrected"] = new(batch)

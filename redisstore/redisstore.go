@@ -168,11 +168,16 @@ func (c corrector) Correct(corrections []store.Correction, failed func(error)) {
 }
 
 // CorrectAt is Correct at a given instant; 0 stands for the time of Redis. It returns when the
-// corrections are made.
-func (c corrector) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
+// corrections are made, or ctx is done.
+func (c corrector) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
 	results := make(chan error, len(corrections))
 	for range c.correct(now, corrections, func(err error) { results <- err }) {
-		err = cmp.Or(err, <-results)
+		select {
+		case one := <-results:
+			err = cmp.Or(err, one)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	return err
 }

@@ -72,13 +72,8 @@ type slotsUse struct {
 	request *store.Request // nil: the call sets the count
 }
 
-// takes returns how many slots the call takes.
-func (u slotsUse) takes() int {
-	if u.request == nil || u.request.Peek {
-		return 0
-	}
-	return 1
-}
+// takes reports whether the call takes a slot.
+func (u slotsUse) takes() bool { return u.request != nil && !u.request.Peek }
 
 // slotsOf returns which slots requests use.
 func (k *keyStates) slotsOf(requests []store.Request) (uses []slotsUse) {
@@ -94,10 +89,11 @@ func (k *keyStates) slotsOf(requests []store.Request) (uses []slotsUse) {
 func (k *keyStates) addOpsLocked(b *batch, c *pendingCall, now algorithms.Micros) {
 	for _, u := range c.slots {
 		delete(k.queuedSets, u.name)
-		if op := b.slotsOp(u.name); op != nil {
-			k.table.Join(op.Op, u.takes(), now)
-		} else if prepared := k.table.Prepare(u.name, u.takes(), now); prepared.Set || u.takes() > 0 {
-			b.addSlotsOp(slotsOp{Op: prepared, name: u.name})
+		if b.slotsOp(u.name) != nil {
+			continue
+		}
+		if op := k.table.Prepare(u.name, u.takes(), now); op.Set || u.takes() {
+			b.addSlotsOp(slotsOp{Op: op, name: u.name})
 		}
 	}
 	k.scheduleSetLocked()

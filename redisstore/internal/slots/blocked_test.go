@@ -14,10 +14,10 @@ func TestLostOperationBlocks(t *testing.T) {
 	for _, lostSet := range []bool{false, true} {
 		for _, blocked := range []algorithms.Micros{second / 10, second, 5 * second, expiry - 1, expiry, expiry + 1, 2 * expiry, 5 * expiry} {
 			table, now := slots.New(expiry), algorithms.Micros(0)
-			op := table.Prepare("k", 1, now)
+			op := table.Prepare("k", true, now)
 			if lostSet {
 				table.Lost(op, now, now)
-				op = table.Prepare("k", 0, now)
+				op = table.Prepare("k", false, now)
 			}
 			if op.Set != lostSet {
 				t.Fatalf("the operation is %+v", op)
@@ -39,7 +39,7 @@ func TestLostOperationBlocks(t *testing.T) {
 			if wait := table.Wait("k", blocked); wait != 0 {
 				t.Errorf("blocked for %d: then it still waits for %d", blocked, wait)
 			}
-			if op := table.Prepare("k", 1, blocked); !op.Set {
+			if op := table.Prepare("k", true, blocked); !op.Set {
 				t.Errorf("blocked for %d: then the operation is %+v, want that it sets the count", blocked, op)
 			}
 		}

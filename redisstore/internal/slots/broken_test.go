@@ -33,6 +33,7 @@ var brokenRules = []brokenRule{
 	{"a lost operation is not repeated", table, "k.blockedUntil = max(k.blockedUntil, until)", "k.blockedUntil = 0 * until"},
 	{"a Set that did not run is repeated", table, "k.stale = k.stale || op.Set", ""},
 	{"a wrong count is noticed", table, "found != k.counted", "false && found != k.counted"},
+	{"and is remembered until it is set", table, "k.lastUsed = now // the", "// the"},
 	{"overlapping takes prove nothing", table, "if !op.Set && k.alone && found", "if !op.Set && found"},
 	{"the count is set again and again", table, "setEvery: expiry / 3", "setEvery: expiry * 100"},
 	{"also a count of 0", table, "maxIdle: maxIdle}", "maxIdle: 0}"},

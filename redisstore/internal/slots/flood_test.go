@@ -16,7 +16,7 @@ func TestFloodOfKeys(t *testing.T) {
 		name := fmt.Sprint(n)
 		now += 100
 		for _, taken := range []int64{1, 0} {
-			op := table.Prepare(name, int(taken), now)
+			op := table.Prepare(name, taken > 0, now)
 			table.Replied(op, taken, 1-taken, now)
 			if taken == 1 {
 				table.Leave(name, now)
@@ -24,7 +24,7 @@ func TestFloodOfKeys(t *testing.T) {
 		}
 		if n%1000 == 0 {
 			for _, name := range table.Due(now, 1000) {
-				op := table.Prepare(name, 0, now)
+				op := table.Prepare(name, false, now)
 				table.Replied(op, 0, 0, now)
 				sets++
 			}
@@ -54,25 +54,25 @@ func TestFloodOfKeysWithoutRedis(t *testing.T) {
 func TestFloodOfKeysIsBounded(t *testing.T) {
 	for name, history := range map[string]func(table *slots.Table, key string, now slots.Micros){
 		"takes are lost": func(table *slots.Table, key string, now slots.Micros) {
-			table.Lost(table.Prepare(key, 1, now), now, now)
+			table.Lost(table.Prepare(key, true, now), now, now)
 		},
 		"lost takes may still run": func(table *slots.Table, key string, now slots.Micros) {
-			table.Lost(table.Prepare(key, 1, now), now+timeout, now)
+			table.Lost(table.Prepare(key, true, now), now+timeout, now)
 		},
 		"nothing is given back in Redis": func(table *slots.Table, key string, now slots.Micros) {
-			table.Replied(table.Prepare(key, 1, now), 1, 0, now)
+			table.Replied(table.Prepare(key, true, now), 1, 0, now)
 			table.Leave(key, now)
 		},
 		"sets do not run": func(table *slots.Table, key string, now slots.Micros) {
-			table.Replied(table.Prepare(key, 1, now), 1, 0, now)
+			table.Replied(table.Prepare(key, true, now), 1, 0, now)
 			table.Leave(key, now)
-			if op := table.Prepare(key, 0, now); op.Set { // else the key is forgotten
+			if op := table.Prepare(key, false, now); op.Set { // else the key is forgotten
 				table.NotRun(op, now)
 			}
 		},
 		"sets are lost": func(table *slots.Table, key string, now slots.Micros) {
 			table.Count(key, now)
-			table.Lost(table.Prepare(key, 0, now), now+timeout, now)
+			table.Lost(table.Prepare(key, false, now), now+timeout, now)
 			table.Leave(key, now)
 		},
 	} {
@@ -102,13 +102,13 @@ func TestFloodOfKeysIsBounded(t *testing.T) {
 func TestFloodOfKeysForgetsConfirmedFirst(t *testing.T) {
 	table := slots.New(expiry)
 	for n := range 2 * slots.MaxIdle {
-		table.Replied(table.Prepare(fmt.Sprint(n), 1, 0), 0, 0, 0)
+		table.Replied(table.Prepare(fmt.Sprint(n), true, 0), 0, 0, 0)
 	}
 	for n := range 10 {
-		table.Lost(table.Prepare(fmt.Sprint("lost ", n), 1, 0), 0, 0)
+		table.Lost(table.Prepare(fmt.Sprint("lost ", n), true, 0), 0, 0)
 	}
 	for n := range 10 {
-		if op := table.Prepare(fmt.Sprint("lost ", n), 0, 0); !op.Set || op.Count != 0 {
+		if op := table.Prepare(fmt.Sprint("lost ", n), false, 0); !op.Set || op.Count != 0 {
 			t.Errorf("%v, want the count set to 0", op)
 		}
 	}
@@ -123,7 +123,7 @@ func TestKeyIsRememberedWhileItsSetMayRun(t *testing.T) {
 	table := slots.New(expiry)
 	table.SetMaxIdle(0)
 	table.Count("k", 0)
-	table.Lost(table.Prepare("k", 0, 0), timeout, 0)
+	table.Lost(table.Prepare("k", false, 0), timeout, 0)
 	table.Leave("k", 0)
 	if wait := table.Wait("k", 0); wait != timeout {
 		t.Errorf("a take waits %d us, want %d", wait, timeout)

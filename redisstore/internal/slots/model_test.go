@@ -226,7 +226,7 @@ func (m *model) send(i *instance, key string, due bool) {
 		}
 		return
 	}
-	op := i.table.Prepare(key, len(takes), m.now)
+	op := i.table.Prepare(key, len(takes) > 0, m.now)
 	if len(takes) == 0 && !op.Set {
 		return
 	}

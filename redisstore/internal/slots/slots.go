@@ -85,7 +85,7 @@ type key struct {
 	alone, setInFlight bool
 	// blockedUntil is the instant until which a lost operation may still run.
 	blockedUntil Micros
-	lastUsed     Micros // when the last operation was made
+	lastUsed     Micros // when Redis' count was last changed by a request, or found wrong
 	due          Micros // when the next Set is due
 	scheduledAt  Micros // at most due: the position in the schedule
 	heapIndex    int    // in the schedule
@@ -123,15 +123,15 @@ func (t *Table) Wait(name string, now Micros) Micros {
 }
 
 // Prepare returns the operation of a message on a key. Call it once for each key of the message,
-// when Wait has returned 0. takes is how many slots of the key the message takes. Beside takes in flight, Prepare
-// returns no Set: the key becomes due when they end.
+// when Wait has returned 0. takes reports whether the first call of the message takes a slot of the key; further ones
+// may take some, too. Beside takes in flight, Prepare returns no Set: the key becomes due when they end.
 //
 // The message is in flight until Replied, NotRun or Lost is called with the same op. If op does
-// nothing and takes is 0, none of the three may be called.
-func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
+// nothing and takes is false, none of the three may be called.
+func (t *Table) Prepare(name string, takes bool, now Micros) (op Op) {
 	k := t.keys[name]
 	if k == nil {
-		if takes == 0 {
+		if !takes {
 			return Op{}
 		}
 		k = t.add(name, now)
@@ -145,22 +145,12 @@ func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
 	if k.inFlight == 0 {
 		k.losses = t.losses
 	}
-	if op.Set || takes > 0 {
+	if op.Set || takes {
 		k.alone = k.inFlight == 0
 		k.inFlight++
 	}
-	if takes > 0 {
-		k.lastUsed = now
-	}
 	t.updateIdle(k, now)
 	return op
-}
-
-// Join adds takes to a message whose operation on the key is op.
-func (t *Table) Join(op Op, takes int, now Micros) {
-	if takes > 0 {
-		op.key.lastUsed = now
-	}
 }
 
 func (t *Table) needsSet(k *key) bool {
@@ -175,6 +165,7 @@ func (t *Table) Distrust() { t.losses++ }
 func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 	k := op.key
 	if !op.Set && k.alone && found != k.counted {
+		k.lastUsed = now // the wrong count has just been renewed
 		if k.stale = true; found < k.counted {
 			t.Distrust()
 		}
@@ -236,7 +227,7 @@ func (t *Table) Count(name string, now Micros) {
 	k.held++
 	k.lastUsed = now
 	if k.inFlight == 0 {
-		t.makeDue(k, min(k.due, max(now+setRetryDelay, k.blockedUntil)))
+		t.makeDue(k, min(k.due, now+setRetryDelay))
 	}
 	t.updateIdle(k, now)
 }

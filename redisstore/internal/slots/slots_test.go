@@ -218,7 +218,7 @@ func TestSetsAreSpread(t *testing.T) {
 	table.Due(now, keys)
 	for n := range keys {
 		name := fmt.Sprint(n)
-		op := table.Prepare(name, 1, now)
+		op := table.Prepare(name, true, now)
 		table.Replied(op, 1, 0, now)
 		last[name] = now
 	}
@@ -226,7 +226,7 @@ func TestSetsAreSpread(t *testing.T) {
 	for ; now < 100*second; now += 100 * millisecond {
 		due := table.Due(now, keys)
 		for _, name := range due {
-			op := table.Prepare(name, 0, now)
+			op := table.Prepare(name, false, now)
 			if !op.Set || op.Count != 1 {
 				t.Fatalf("Prepare: %v", op)
 			}
@@ -255,14 +255,14 @@ func TestManyKeysAreSetInTime(t *testing.T) {
 	last := map[string]slots.Micros{}
 	for n := range keys {
 		name := fmt.Sprint(n)
-		op := table.Prepare(name, 1, 0)
+		op := table.Prepare(name, true, 0)
 		table.Replied(op, 1, 0, 0)
 		last[name] = 0
 	}
 	now := slots.Micros(0)
 	for ; now < 100*second; now += 100 * millisecond {
 		for _, name := range table.Due(now, 128) {
-			op := table.Prepare(name, 0, now)
+			op := table.Prepare(name, false, now)
 			table.Replied(op, 0, 1, now)
 			last[name] = now
 		}
@@ -284,12 +284,12 @@ func TestDueCatchesUp(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	const keys = 1000
 	for n := range keys {
-		table.Replied(table.Prepare(fmt.Sprint(n), 1, 0), 1, 5, 0) // Redis had another count
+		table.Replied(table.Prepare(fmt.Sprint(n), true, 0), 1, 5, 0) // Redis had another count
 	}
 	set := 0
 	for now := 100 * millisecond; now <= 5*second; now += 100 * millisecond {
 		for _, name := range table.Due(now, 1) {
-			table.Replied(table.Prepare(name, 0, now), 0, 1, now)
+			table.Replied(table.Prepare(name, false, now), 0, 1, now)
 			set++
 		}
 	}
@@ -303,12 +303,12 @@ func TestDueCatchesUp(t *testing.T) {
 func TestWrongCountIsSetAtOnce(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	take := func(found int64) slots.Op {
-		op := table.Prepare("a", 1, second)
+		op := table.Prepare("a", true, second)
 		table.Replied(op, 1, found, second)
 		return op
 	}
 	take(0)
-	one, two := table.Prepare("a", 1, second), table.Prepare("a", 1, second)
+	one, two := table.Prepare("a", true, second), table.Prepare("a", true, second)
 	table.Replied(two, 0, 1, second)
 	table.Replied(one, 1, 0, second) // the other one may have run before or after it
 	if next := table.Next(); one.Set || two.Set || next != 11*second {
@@ -324,7 +324,7 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 	if table.Next() != 2*second {
 		t.Errorf("the key is set at %d us, want 2 s", table.Next())
 	}
-	if op := table.Prepare("a", 0, second); !op.Set || op.Count != 5 {
+	if op := table.Prepare("a", false, second); !op.Set || op.Count != 5 {
 		t.Errorf("%v, want the count set to 5", op)
 	}
 }
@@ -333,15 +333,15 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 func TestDistrust(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	take := func(name string, found int64) slots.Op {
-		op := table.Prepare(name, 1, 0)
+		op := table.Prepare(name, true, 0)
 		table.Replied(op, 1, found, 0)
 		return op
 	}
 	take("held", 0)
 	take("left", 0)
 	table.Leave("left", 0)
-	table.Replied(table.Prepare("left", 0, 0), 0, 1, 0)
-	inFlight := table.Prepare("held", 1, 0)
+	table.Replied(table.Prepare("left", false, 0), 0, 1, 0)
+	inFlight := table.Prepare("held", true, 0)
 	table.Distrust()
 	if wait := table.Wait("held", 0); wait != algorithms.Forever {
 		t.Errorf("a take waits for %d us, want that it waits for the one in flight", wait)
@@ -369,14 +369,14 @@ func TestDistrust(t *testing.T) {
 // could overtake the other take. The key is set when both have ended.
 func TestNoSetBesideTakes(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
-	table.Replied(table.Prepare("k", 1, 0), 1, 0, 0)
-	first := table.Prepare("k", 1, 0)
+	table.Replied(table.Prepare("k", true, 0), 1, 0, 0)
+	first := table.Prepare("k", true, 0)
 	if wait := table.Wait("k", 0); wait != 0 {
 		t.Fatalf("a take waits for %d us, want 0", wait)
 	}
 	table.Leave("k", 0)
-	second := table.Prepare("k", 1, 0)
-	if op := table.Prepare("k", 0, 0); second.Set || op.Set {
+	second := table.Prepare("k", true, 0)
+	if op := table.Prepare("k", false, 0); second.Set || op.Set {
 		t.Errorf("a Set to %d is sent beside a take", second.Count)
 	}
 	table.Replied(first, 1, 1, 0)
@@ -384,7 +384,7 @@ func TestNoSetBesideTakes(t *testing.T) {
 	if due := table.Due(0, 1); !slices.Equal(due, []string{"k"}) {
 		t.Errorf("%v are due, want k", due)
 	}
-	if op := table.Prepare("k", 0, 0); !op.Set || op.Count != 2 {
+	if op := table.Prepare("k", false, 0); !op.Set || op.Count != 2 {
 		t.Errorf("%v, want the count set to 2", op)
 	}
 }
@@ -403,7 +403,7 @@ func BenchmarkRequest(b *testing.B) {
 				name, now := names[n%keys], slots.Micros(n)
 				for _, taken := range []int64{1, 0} {
 					table.Wait(name, now)
-					op := table.Prepare(name, int(taken), now)
+					op := table.Prepare(name, taken > 0, now)
 					table.Replied(op, taken, 1-taken, now)
 					if taken == 1 {
 						table.Leave(name, now)
@@ -432,23 +432,14 @@ func TestPostpone(t *testing.T) {
 	table.Postpone("another", now) // may have been dropped
 }
 
-// A take that joins the message of a Set keeps its key remembered as long as any take.
-func TestJoin(t *testing.T) {
-	table := slots.New(algorithms.SlotsExpiry)
-	table.Replied(table.Prepare("k", 1, 0), 1, 0, 0)
+// A wrong count that a take has found is set, even if no request has held a slot for long.
+func TestWrongCountIsRemembered(t *testing.T) {
+	table := slots.New(expiry)
+	table.Count("k", 0)
 	table.Leave("k", 0)
-	set := table.Prepare("k", 0, 20*second)
-	if !set.Set || set.Count != 0 {
-		t.Fatalf("Prepare: %v, want a Set of 0", set)
-	}
-	table.Join(set, 0, 15*second) // only looks
-	table.Join(set, 1, 20*second)
-	table.Replied(set, 0, 1, 20*second)
-	if table.Due(49*second, 10); !table.Knows("k") {
-		t.Error("the key is forgotten less than 30 s after the take")
-	}
-	table.Replied(table.Prepare("k", 0, 49*second), 0, 0, 49*second)
-	if table.Due(60*second, 10); table.Knows("k") {
-		t.Error("the key is remembered although the take ended 40 s ago")
+	table.Replied(table.Prepare("k", false, 0), 0, 0, 0)
+	table.Replied(table.Prepare("k", true, expiry-1), 0, 3, expiry-1) // denied
+	if due := table.Due(expiry, 1); !slices.Equal(due, []string{"k"}) {
+		t.Errorf("%q are due, want k", due)
 	}
 }

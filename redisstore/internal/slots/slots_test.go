@@ -437,7 +437,6 @@ func TestWrongCountIsRemembered(t *testing.T) {
 	table := slots.New(expiry)
 	table.Count("k", 0)
 	table.Leave("k", 0)
-	table.Replied(table.Prepare("k", false, 0), 0, 0, 0)
 	table.Replied(table.Prepare("k", true, expiry-1), 0, 3, expiry-1) // denied
 	if due := table.Due(expiry, 1); !slices.Equal(due, []string{"k"}) {
 		t.Errorf("%q are due, want k", due)

@@ -27,12 +27,20 @@ type batch struct {
 	calls       []*pendingCall
 	slotsOps    []slotsOp      // at most one for each name
 	slotsOpAt   map[string]int // the position in slotsOps of each name
-	scriptCalls []*scriptCall
-	splitAt     map[int]int // the position in scriptCalls of each hash slot
+	scriptCalls []*scriptCall  // those of messages, and others to use again
+	splitAt     map[int]int    // the position in scriptCalls of each hash slot
 	takes       int
 	work        int64     // see [algorithms.MaxWork]
 	isProbe     bool      // of the distance
 	sent        time.Time // or about to be sent
+
+	// The round trip.
+	messages []*scriptCall
+	conns    *connections
+	began    time.Time
+	deadline time.Time // no message can run any more after that
+	script   *redis.Script
+	replied  bool // Redis has replied to one of the messages
 }
 
 // scriptCall is one message to the script, with its calls and its operations on slots.
@@ -55,7 +63,16 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 
 func (b *batch) isAlone() bool { return len(b.calls) > 0 && b.calls[0].alone }
 
+// isAsking reports whether the batch follows an ASK redirect of another node of the cluster.
 func (b *batch) isAsking() bool { return b.isAlone() && b.calls[0].asking }
+
+// now returns the instant of the calls; 0 stands for the time of Redis.
+func (b *batch) now() algorithms.Micros {
+	if b.isAlone() {
+		return b.calls[0].now
+	}
+	return 0
+}
 
 // add adds a call that is about to be sent.
 func (b *batch) add(c *pendingCall) {
@@ -73,7 +90,7 @@ func (b *batch) release() {
 }
 
 func (b *batch) reset() {
-	b.takes, b.work, b.isProbe = 0, 0, false
+	b.takes, b.work, b.isProbe, b.replied, b.messages, b.conns = 0, 0, false, false, nil, nil
 	clear(b.calls)
 	clear(b.slotsOps)
 	clear(b.slotsOpAt)
@@ -87,27 +104,26 @@ func (b *batch) reset() {
 	}
 }
 
-// split divides the batch into script calls, and returns them: one for each hash slot, or a single one for all.
-func (b *batch) split(names wire.Names, bySlot bool) []*scriptCall {
-	for _, c := range b.calls {
-		slot := 0
-		if bySlot && c.setName != "" {
-			slot = wire.SlotOfName(c.setName)
-		} else if bySlot {
-			slot = names.Slot(c.key)
+// split divides the batch into messages: one for each hash slot in a cluster, else a single one.
+func (b *batch) split(names wire.Names, cluster bool) {
+	message := func(name, key string) *scriptCall {
+		switch {
+		case !cluster:
+			return b.scriptCallOf(0)
+		case name != "":
+			return b.scriptCallOf(wire.SlotOfName(name))
 		}
-		sc := b.scriptCallOf(slot)
+		return b.scriptCallOf(names.Slot(key))
+	}
+	for _, c := range b.calls {
+		sc := message(c.setName, c.key)
 		sc.calls = append(sc.calls, c)
 	}
 	for i := range b.slotsOps {
-		slot := 0
-		if bySlot {
-			slot = wire.SlotOfName(b.slotsOps[i].name)
-		}
-		sc := b.scriptCallOf(slot)
+		sc := message(b.slotsOps[i].name, "")
 		sc.slotsOps = append(sc.slotsOps, &b.slotsOps[i])
 	}
-	return b.scriptCalls[:len(b.splitAt)]
+	b.messages = b.scriptCalls[:len(b.splitAt)]
 }
 
 // scriptCallOf returns the script call of a hash slot. It makes the script call if there is none.

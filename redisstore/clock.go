@@ -36,24 +36,24 @@ func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	}
 }
 
-// schedule returns about when Redis runs a delivery, in the time of Redis, and the deadline. If Redis runs a message
+// schedule returns about when Redis runs a batch, in the time of Redis, and the deadline. If Redis runs a message
 // later, nobody uses the reply, so the message must not charge. An inexact reading makes both too early rather
 // than too late. The first call asks Redis for its time. At a given instant there is no deadline: then it is 0.
-func (s *Store) schedule(ctx context.Context, d delivery) (expected, notAfter algorithms.Micros, err error) {
-	if d.now != 0 {
-		return d.now, 0, nil
+func (s *Store) schedule(ctx context.Context, b *batch) (expected, notAfter algorithms.Micros, err error) {
+	if now := b.now(); now != 0 {
+		return now, 0, nil
 	}
 	s.mu.Lock()
 	known := s.lastReading
 	s.mu.Unlock()
 	if known.redis == 0 {
 		sent := time.Now()
-		t, err := d.conns.Time(ctx).Result()
+		t, err := b.conns.Time(ctx).Result()
 		if err != nil {
 			return 0, 0, err
 		}
 		s.observeClock(t.UnixMicro(), sent)
 		known = clockReading{redis: t.UnixMicro(), local: time.Now()}
 	}
-	return known.redis + time.Since(known.local).Microseconds(), known.redis + d.deadline.Sub(known.local).Microseconds(), nil
+	return known.redis + time.Since(known.local).Microseconds(), known.redis + b.deadline.Sub(known.local).Microseconds(), nil
 }

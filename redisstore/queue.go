@@ -307,13 +307,13 @@ func (c *pendingCall) maxQueued() time.Duration {
 // endBatch is called at the end of a batch. The calls to send again, and those that have waited for the batch, return to
 // their queues. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no other batch
 // got one meanwhile. Then all takes that are not sent yet fail.
-func (s *Store) endBatch(d *delivery) {
+func (s *Store) endBatch(b *batch) {
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	silence := s.noteRepliesLocked(d)
+	silence := s.noteRepliesLocked(b)
 	var again []*pendingCall
-	for _, sc := range d.calls {
-		again = append(again, s.keys.endLocked(s, sc, d.deadline, silence)...)
+	for _, sc := range b.messages {
+		again = append(again, s.keys.endLocked(s, sc, b.deadline, silence)...)
 	}
 	if silence != nil {
 		s.failTakesLocked(silence)
@@ -323,14 +323,14 @@ func (s *Store) endBatch(d *delivery) {
 
 // noteRepliesLocked records whether Redis has replied to the calls of a batch. If Redis is silent, noteRepliesLocked
 // returns the error of the takes that are not sent yet.
-func (s *Store) noteRepliesLocked(d *delivery) error {
+func (s *Store) noteRepliesLocked(b *batch) error {
 	q := &s.queue
 	var timedOut error
-	if d.replied {
+	if b.replied {
 		q.lastReply, q.failure = time.Now(), nil
 	}
-	for _, sc := range d.calls {
-		if !d.replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
+	for _, sc := range b.messages {
+		if !b.replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
 			if q.failure, q.lastFailure = sc.err, time.Now(); !isTimeout(sc.err) { // Redis may start again, without its data
 				s.keys.table.Distrust()
 			}
@@ -339,7 +339,7 @@ func (s *Store) noteRepliesLocked(d *delivery) error {
 			timedOut = sc.err
 		}
 	}
-	if timedOut == nil || q.lastReply.After(d.began) {
+	if timedOut == nil || q.lastReply.After(b.began) {
 		return nil
 	}
 	return &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: timedOut}}

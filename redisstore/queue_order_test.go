@@ -79,7 +79,7 @@ func TestAloneExpires(t *testing.T) {
 		want string
 	}{
 		{"no reply", 20 * time.Millisecond, func(*Store) {}, store.ReasonTimeout},
-		{"a reply", 20 * time.Millisecond, func(s *Store) { s.endBatch(&delivery{replied: true}) }, store.ReasonBusy},
+		{"a reply", 20 * time.Millisecond, func(s *Store) { s.endBatch(&batch{replied: true}) }, store.ReasonBusy},
 		{"an outage", time.Minute, func(s *Store) { s.noteHealth(io.EOF) }, store.ReasonOpen},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 		t.Fatal("one of them doesn't wait")
 	}
 	for _, key := range []string{"b", "a"} {
-		s.endBatch(&delivery{replied: true, calls: []*scriptCall{{calls: []*pendingCall{givesBack(key)}}}})
+		s.endBatch(&batch{replied: true, messages: []*scriptCall{{calls: []*pendingCall{givesBack(key)}}}})
 	}
 	if len(q.calls) != 2 || q.calls[0] != back {
 		t.Error("the take has overtaken the give-back")

@@ -16,72 +16,54 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// delivery is the way of the script calls of a batch to Redis and back.
-type delivery struct {
-	conns    *connections
-	asking   bool              // follows an ASK redirect of another node of the cluster
-	isProbe  bool              // of the distance
-	now      algorithms.Micros // 0 stands for the time of Redis
-	began    time.Time
-	deadline time.Time // no call can run any more after that
-	script   *redis.Script
-	calls    []*scriptCall
-	replied  bool // Redis has replied to one of them
-}
-
 // sendBatch makes one round trip for a batch, and ends its calls. The batch stays in flight until nextBatch.
 func (s *Store) sendBatch(b *batch) {
-	began := time.Now()
-	d := &delivery{conns: s.acquire(), asking: b.isAsking(), isProbe: b.isProbe, began: began, deadline: began.Add(s.options.Timeout)}
-	defer s.release(d.conns)
-	if b.isAlone() {
-		d.now = b.calls[0].now
-	}
-	d.calls = b.split(s.names(), s.options.Cluster)
-	failure := s.deliver(d)
-	for _, sc := range d.calls {
-		if failure == nil {
+	b.conns, b.began = s.acquire(), time.Now()
+	defer s.release(b.conns)
+	b.deadline = b.began.Add(s.options.Timeout)
+	b.split(s.names(), s.options.Cluster)
+	failure := s.deliver(b)
+	for _, sc := range b.messages {
+		if sc.err = failure; failure == nil {
 			sc.err = sc.command.Err()
-		} else {
-			sc.err = failure
 		}
-		d.replied = d.replied || isReply(sc.err)
-		s.readReply(b, sc, d)
+		b.replied = b.replied || isReply(sc.err)
+		s.readReply(b, sc)
 		sc.chooseRetries()
 	}
-	s.endBatch(d)
-	for _, sc := range d.calls {
+	s.endBatch(b)
+	for _, sc := range b.messages {
 		sc.endCalls()
 	}
 }
 
 // deliver writes the messages, and makes the round trip. After an error nothing was sent.
-func (s *Store) deliver(d *delivery) error {
-	ctx, cancel := context.WithDeadline(context.Background(), d.deadline)
+func (s *Store) deliver(b *batch) error {
+	ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
 	defer cancel()
-	expected, notAfter, err := s.schedule(ctx, *d)
+	expected, notAfter, err := s.schedule(ctx, b)
 	if err != nil {
 		return err
 	}
-	head := wire.Head{Now: d.now, Expected: expected, NotAfter: notAfter, Instance: s.keys.instance, SlotsExpiry: s.keys.expiry}
+	head := wire.Head{Now: b.now(), Expected: expected, NotAfter: notAfter, Instance: s.keys.instance, SlotsExpiry: s.keys.expiry}
 	var set algorithms.Set
-	for _, sc := range d.calls {
+	for _, sc := range b.messages {
 		set |= sc.writeMessage(s.names(), head)
 		if !sc.Fits() { // such a call is alone, because it is more work than a message may have
 			return errTooLarge
 		}
 	}
-	d.script = s.scriptFor(set)
-	s.runScript(ctx, d)
+	b.script = s.scriptFor(set)
+	s.runScript(ctx, b)
 	return nil
 }
 
 // readReply reads the reply to a script call, if there is one. Without a valid reply, sc.err is the error of all its
 // calls.
-func (s *Store) readReply(b *batch, sc *scriptCall, d *delivery) {
+func (s *Store) readReply(b *batch, sc *scriptCall) {
 	if sc.err == nil {
-		if sc.err = b.parseReply(sc, sc.command.Val()); d.now == 0 && sc.reply.Now > 0 {
-			s.observeClock(sc.reply.Now, d.began)
+		if sc.err = b.parseReply(sc, sc.command.Val()); b.now() == 0 && sc.reply.Now > 0 {
+			s.observeClock(sc.reply.Now, b.began)
 		}
 	}
 	if sc.err != nil {
@@ -185,33 +167,38 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 	return s.lastScript
 }
 
-// runScript makes the script calls of a delivery in one round trip. If Redis does not have the script, nothing ran:
+// runScript makes the script calls of a batch in one round trip. If Redis does not have the script, nothing ran:
 // runScript then loads the script, and the calls are made again in another batch.
-func (s *Store) runScript(ctx context.Context, d *delivery) {
-	d.roundTrip(ctx)
-	if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
-		s.observeDistance(time.Since(first.payload.sent), d.isProbe)
+func (s *Store) runScript(ctx context.Context, b *batch) {
+	b.roundTrip(ctx)
+	if first := b.messages[0]; first.isSent() && isReply(first.command.Err()) {
+		s.observeDistance(time.Since(first.payload.sent), b.isProbe)
 	}
-	s.observeRoundTrip(d)
 	var lacking []*scriptCall
-	stale := false
-	for _, sc := range d.calls {
-		if redis.HasErrorPrefix(sc.command.Err(), "NOSCRIPT") {
+	requests, replied, stale := 0, false, false
+	for _, sc := range b.messages {
+		if err := sc.command.Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
 			lacking = append(lacking, sc)
+		} else {
+			requests += len(sc.calls)
+			replied = replied || isReply(err)
+			stale = stale || isFromReplica(sc.command.Val(), err)
 		}
-		stale = stale || isFromReplica(sc.command.Val(), sc.command.Err())
+	}
+	if replied && s.hooks.RoundTrip != nil {
+		s.hooks.RoundTrip(time.Since(b.began), requests)
 	}
 	if len(lacking) > 0 {
 		loading, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
 		defer cancel()
-		if err := d.script.Load(loading, d.conns).Err(); err != nil {
+		if err := b.script.Load(loading, b.conns).Err(); err != nil {
 			for _, sc := range lacking {
 				sc.command.SetErr(loadError{err})
 			}
 		}
 	}
 	if stale {
-		s.reconnect(d.conns)
+		s.reconnect(b.conns)
 	}
 }
 
@@ -221,47 +208,27 @@ type loadError struct{ error }
 func (e loadError) Unwrap() error { return e.error }
 
 // roundTrip makes the script calls in one round trip. Their commands hold the results.
-func (d *delivery) roundTrip(ctx context.Context) {
-	for _, sc := range d.calls {
-		sc.makeCommand(ctx, d.script)
+func (b *batch) roundTrip(ctx context.Context) {
+	for _, sc := range b.messages {
+		sc.makeCommand(ctx, b.script)
 	}
-	if len(d.calls) == 1 && !d.asking {
-		_ = d.conns.Process(ctx, d.calls[0].command)
+	if len(b.messages) == 1 && !b.isAsking() {
+		_ = b.conns.Process(ctx, b.messages[0].command)
 		return
 	}
-	pipeline := d.conns.Pipeline()
-	for _, sc := range d.calls {
-		if d.asking {
+	pipeline := b.conns.Pipeline()
+	for _, sc := range b.messages {
+		if b.isAsking() {
 			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
 		}
 		_ = pipeline.Process(ctx, sc.command)
 	}
 	if _, err := pipeline.Exec(ctx); err != nil {
-		for _, sc := range d.calls { // without a connection, the client sets no errors
+		for _, sc := range b.messages { // without a connection, the client sets no errors
 			if sc.command.Err() == nil && sc.command.Val() == "" {
 				sc.command.SetErr(err)
 			}
 		}
-	}
-}
-
-// observeRoundTrip calls [Hooks.RoundTrip] for a delivery, if a reply came. It skips script calls for which Redis lacks
-// the script, because they are made again.
-func (s *Store) observeRoundTrip(d *delivery) {
-	if s.hooks.RoundTrip == nil {
-		return
-	}
-	requests, replied := 0, false
-	for _, sc := range d.calls {
-		err := sc.command.Err()
-		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			continue
-		}
-		requests += len(sc.calls)
-		replied = replied || isReply(err)
-	}
-	if replied {
-		s.hooks.RoundTrip(time.Since(d.began), requests)
 	}
 }
 

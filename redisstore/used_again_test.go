@@ -214,10 +214,10 @@ func TestLateError(t *testing.T) {
 				}
 				if random.IntN(2) == 0 {
 					want = errBusy
-					s.endBatch(&delivery{replied: true, calls: []*scriptCall{{}}})
+					s.endBatch(&batch{replied: true, messages: []*scriptCall{{}}})
 				} else {
 					want = errors.New(fmt.Sprint("failure ", i))
-					s.endBatch(&delivery{calls: []*scriptCall{{err: want}}})
+					s.endBatch(&batch{messages: []*scriptCall{{err: want}}})
 				}
 			}
 			if got := s.queue.lateErrorLocked(c.queued); got != want {

@@ -37,7 +37,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a message may run at any time", "redisstore/clock.go",
-		"d.deadline.Sub(known.local).Microseconds(), nil\n", "1<<50, nil\n",
+		"b.deadline.Sub(known.local).Microseconds(), nil\n", "1<<50, nil\n",
 	},
 	{
 		"the deadline of a message is that of the first one", "redisstore/clock.go",

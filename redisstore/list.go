@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ func newLister(l store.Listing, names wire.Names) *lister {
 
 // isFull reports whether the page has enough entries, or has cost enough.
 func (l *lister) isFull() bool {
-	return len(l.page.Entries) >= l.Limit || l.scanned >= maxScanned || !time.Now().Before(l.deadline)
+	return len(l.page.Entries) >= l.Limit || l.scanned >= maxScanned || l.scanned > 0 && !time.Now().Before(l.deadline)
 }
 
 // scanCount returns how many keys to read in the next command. About as many of them match as the page
@@ -67,16 +68,34 @@ func (l *lister) scanCount() int64 {
 // entry can be on two pages, because Redis moves its keys while their number changes much, or because a
 // timeout has ended a page. A page can have some more entries than the Limit.
 func (s *Store) List(ctx context.Context, l store.Listing) (store.Page, error) {
-	cursor, err := parseScanCursor(l.Cursor)
+	return list(l, s.names(), []string{s.options.Address}, func(_ string, page *lister, cursor uint64) (uint64, error) {
+		next, err := s.list(ctx, page, cursor)
+		return next, toStoreError(ctx, err)
+	})
+}
+
+// list makes a page of the entries of nodes, in turn. add adds entries of one node from a cursor on, until the page is
+// full. It returns the cursor of the next entries, which is 0 if there are none.
+func list(
+	l store.Listing, names wire.Names, nodes []string, add func(node string, page *lister, cursor uint64) (uint64, error),
+) (store.Page, error) {
+	number, cursor, err := parseCursor(l.Cursor, nodes)
 	if err != nil {
 		return store.Page{}, err
 	}
-	page := newLister(l, s.names())
-	if cursor, err = s.list(ctx, page, cursor); err != nil {
-		return store.Page{}, toStoreError(ctx, err)
-	}
-	if cursor != 0 {
-		page.page.Next = strconv.FormatUint(cursor, 10)
+	page := newLister(l, names)
+	for ; number < len(nodes); number++ {
+		if page.isFull() {
+			page.page.Next = formatCursor(nodes, number, 0)
+			break
+		}
+		if cursor, err = add(nodes[number], page, cursor); err != nil {
+			return store.Page{}, err
+		}
+		if cursor != 0 {
+			page.page.Next = formatCursor(nodes, number, cursor)
+			break
+		}
 	}
 	return page.page, nil
 }
@@ -84,20 +103,15 @@ func (s *Store) List(ctx context.Context, l store.Listing) (store.Page, error) {
 // list adds entries to a page until it is full. It returns the cursor of the next entries, which is 0 if
 // there are none.
 func (s *Store) list(ctx context.Context, l *lister, cursor uint64) (uint64, error) {
-	for first := true; first || cursor != 0; first = false {
-		if !first && l.isFull() {
-			return cursor, nil
-		}
+	for begin := cursor; ; {
 		next, err := s.listSome(ctx, l, cursor)
-		if !first && isTimeout(err) && ctx.Err() == nil { // a busy Redis: the next page goes on from here
+		if cursor != begin && isTimeout(err) && ctx.Err() == nil { // a busy Redis: the next page goes on from here
 			return cursor, nil
 		}
-		if err != nil {
-			return 0, err
+		if cursor = next; err != nil || cursor == 0 || l.isFull() {
+			return cursor, err
 		}
-		cursor = next
 	}
-	return 0, nil
 }
 
 // listSome adds the entries that one SCAN finds. After an error it has added none or a part of them.
@@ -186,17 +200,6 @@ func (l *lister) entry(name, value string, now algorithms.Micros) (entry store.L
 	return entry, ok
 }
 
-func parseScanCursor(text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	cursor, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, store.ErrCursor
-	}
-	return cursor, nil
-}
-
 // List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose slot
 // moves to another node meanwhile can be missing. If the nodes change, cursors of earlier pages are
 // unknown.
@@ -208,77 +211,58 @@ func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error)
 	if l.Cursor == "" {
 		c.renewSlots(ctx, time.Now().Add(c.options.Timeout))
 	}
-	nodes, err := c.slotOwners(ctx)
+	owners, err := c.slotOwners(ctx)
 	if err != nil {
 		return store.Page{}, toStoreError(ctx, err)
 	}
-	number, cursor, err := parseClusterCursor(l.Cursor, nodes)
-	if err != nil {
-		return store.Page{}, err
-	}
-	page := newLister(l, c.names())
-	for ; number < len(nodes); number++ {
-		if page.isFull() && page.scanned > 0 {
-			page.page.Next = clusterCursor(nodes, number, 0)
-			break
-		}
-		n := nodes[number]
+	return list(l, c.names(), slices.Sorted(maps.Keys(owners)), func(address string, page *lister, cursor uint64) (uint64, error) {
+		n := owners[address]
 		if n.breaker.Open() {
-			return store.Page{}, &store.Error{Reason: store.ReasonOpen, Err: fmt.Errorf("node %s: %w", n.options.Address, store.ErrOpen)}
+			return 0, &store.Error{Reason: store.ReasonOpen, Err: fmt.Errorf("node %s: %w", address, store.ErrOpen)}
 		}
-		cursor, err = n.list(ctx, page, cursor)
+		next, err := n.list(ctx, page, cursor)
 		if err != nil {
 			c.refreshSlots() // another node may have replaced this one after the first page
-			return store.Page{}, toStoreError(ctx, fmt.Errorf("node %s: %w", n.options.Address, err))
+			err = toStoreError(ctx, fmt.Errorf("node %s: %w", address, err))
 		}
-		if cursor != 0 {
-			page.page.Next = clusterCursor(nodes, number, cursor)
-			break
-		}
-	}
-	return page.page, nil
+		return next, err
+	})
 }
 
 // errUnservedSlots is the error of a list in a cluster in which some slots have no node.
 var errUnservedSlots = errors.New("redisstore: some slots of the cluster have no node")
 
 // slotOwners returns the nodes that have slots, by address. It waits until the slots are known.
-func (c *Cluster) slotOwners(ctx context.Context) (nodes []*node, err error) {
+func (c *Cluster) slotOwners(ctx context.Context) (map[string]*node, error) {
 	if _, err := c.allNodes(ctx); err != nil {
 		return nil, err
 	}
-	known := make(map[*node]bool)
+	owners := make(map[string]*node)
 	for slot := range c.slotNodes {
 		n := c.slotNodes[slot].Load()
 		if n == nil {
 			return nil, errUnservedSlots
 		}
-		if !known[n] {
-			known[n] = true
-			nodes = append(nodes, n)
-		}
+		owners[n.options.Address] = n
 	}
-	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.options.Address, b.options.Address) })
-	return nodes, nil
+	return owners, nil
 }
 
-// clusterCursor returns the cursor of a position in one of the nodes. It names all nodes, because with
+// formatCursor returns the cursor of a position in one of the nodes. It names all nodes, because with
 // other nodes the order of the list is another.
-func clusterCursor(nodes []*node, number int, cursor uint64) string {
+func formatCursor(nodes []string, number int, cursor uint64) string {
 	names := fnv.New32a()
-	for _, n := range nodes {
-		fmt.Fprintln(names, n.options.Address)
-	}
+	_, _ = io.WriteString(names, strings.Join(nodes, "\n"))
 	return fmt.Sprintf("%08x-%d-%d", names.Sum32(), number, cursor)
 }
 
-func parseClusterCursor(text string, nodes []*node) (number int, cursor uint64, err error) {
+func parseCursor(text string, nodes []string) (number int, cursor uint64, err error) {
 	if text == "" {
 		return 0, 0, nil
 	}
 	var names uint32
 	_, err = fmt.Sscanf(text, "%x-%d-%d", &names, &number, &cursor)
-	if err != nil || number < 0 || number >= len(nodes) || text != clusterCursor(nodes, number, cursor) {
+	if err != nil || number < 0 || number >= len(nodes) || text != formatCursor(nodes, number, cursor) {
 		return 0, 0, store.ErrCursor
 	}
 	return number, cursor, nil

@@ -64,26 +64,20 @@ func TestListIsBounded(t *testing.T) {
 	}
 }
 
-// A cursor of a cluster is of these nodes only.
-func TestClusterCursor(t *testing.T) {
-	nodes := func(addresses ...string) (nodes []*node) {
-		for _, address := range addresses {
-			nodes = append(nodes, &node{Store: &Store{options: Options{Address: address}}})
-		}
-		return nodes
-	}
-	three := nodes("a:1", "b:1", "c:1")
-	text := clusterCursor(three, 2, 1<<63)
-	if number, cursor, err := parseClusterCursor(text, three); err != nil || number != 2 || cursor != 1<<63 {
+// A cursor is of these nodes only.
+func TestCursor(t *testing.T) {
+	three := []string{"a:1", "b:1", "c:1"}
+	text := formatCursor(three, 2, 1<<63)
+	if number, cursor, err := parseCursor(text, three); err != nil || number != 2 || cursor != 1<<63 {
 		t.Errorf("%s: %d %d %v", text, number, cursor, err)
 	}
-	for _, others := range [][]*node{nodes("a:1", "b:1"), nodes("a:1", "b:1", "d:1"), nodes("a:1", "b:1", "c:1", "d:1"), nodes("a:1", "b:11", "c:1")} {
-		if _, _, err := parseClusterCursor(text, others); err != store.ErrCursor {
+	for _, others := range [][]string{{"a:1", "b:1"}, {"a:1", "b:1", "d:1"}, {"a:1", "b:1", "c:1", "d:1"}, {"a:1", "b:11", "c:1"}} {
+		if _, _, err := parseCursor(text, others); err != store.ErrCursor {
 			t.Errorf("%s is a cursor of other nodes: %v", text, err)
 		}
 	}
-	for _, wrong := range []string{text + "0", "0" + text, text + " ", clusterCursor(three, 3, 0), "x", "-"} {
-		if _, _, err := parseClusterCursor(wrong, three); err != store.ErrCursor {
+	for _, wrong := range []string{text + "0", "0" + text, text + " ", formatCursor(three, 3, 0), "x", "-"} {
+		if _, _, err := parseCursor(wrong, three); err != store.ErrCursor {
 			t.Errorf("%q is a cursor: %v", wrong, err)
 		}
 	}

@@ -256,7 +256,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a list ends with its first page", "redisstore/list.go",
-		"	if cursor != 0 {\n		page.page.Next", "	if false {\n		page.page.Next",
+		"		if cursor != 0 {\n			page.page.Next", "		if false {\n			page.page.Next",
 	},
 	{
 		"a list has bans that have ended", "redisstore/list.go",

@@ -56,6 +56,7 @@ type scriptCall struct {
 	command noRetryCmd
 	reply   wire.Reply
 	err     error // why there is no valid reply: a [store.SharedError]
+	loadErr error // why the script, which Redis lacks, can't be loaded
 	found   []int64
 }
 
@@ -99,7 +100,7 @@ func (b *batch) reset() {
 	for _, sc := range b.scriptCalls {
 		clear(sc.calls)
 		clear(sc.slotsOps)
-		sc.payload = payload{}
+		sc.payload, sc.loadErr = payload{}, nil
 		sc.calls, sc.retries, sc.slotsOps = sc.calls[:0], nil, sc.slotsOps[:0]
 	}
 }

@@ -293,15 +293,19 @@ func (c *Cluster) redirectToOwner(ctx context.Context, slot int, h hop) (to redi
 	return to
 }
 
-// follow returns the next hop after a redirect. Its node is nil if the redirect names none.
+// follow returns the next hop after a redirect. Its node is nil if the redirect names none. A node without slots may be
+// forgotten at any time, so follow records the new node of the slot in the same step.
 func (c *Cluster) follow(h hop, slot int, to redirect) hop {
 	next := hop{deadline: h.deadline, asking: to.kind == "ASK"}
-	address := to.resolve(h.options.Address)
-	switch to.kind {
-	case "MOVED":
-		next.node = c.followMoved(slot, address)
-	case "ASK":
-		next.node = c.nodeAt(address)
+	if to.address == "" {
+		return next
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next.node = c.nodeAtLocked(to.resolve(h.options.Address))
+	if to.kind == "MOVED" {
+		c.slotNodes[slot].Store(next.node)
+		c.startRefreshLocked()
 	}
 	return next
 }

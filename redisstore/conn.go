@@ -163,11 +163,6 @@ func (c *graceConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-func (c *graceConn) SetDeadline(t time.Time) error {
-	c.readLate = false
-	return c.Conn.SetDeadline(t)
-}
-
 func (c *graceConn) Write(b []byte) (n int, err error) {
 	if n, err = c.Conn.Write(b); n == 0 && isTimeout(err) {
 		_ = c.SetWriteDeadline(time.Now().Add(ioGrace))

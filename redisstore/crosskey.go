@@ -65,20 +65,12 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 			failed = cmp.Or(failed, g.err)
 		}
 	}
-	if failed != nil {
+	if err := cmp.Or(failed, overriddenError(groups, len(requests))); err != nil {
 		for _, g := range groups {
-			if g.err == nil {
-				c.Correct(store.FullRefunds(g.requests), nil)
+			if g.err == nil { // a caller that takes again takes behind these corrections
+				c.correct(now, store.FullRefunds(g.requests), func(error) {})
 			}
 		}
-		return false, failed
-	}
-	if err := overriddenError(groups, len(requests)); err != nil { // the caller takes again, so the charges must be refunded first
-		concurrently(groups, func(g *keyGroup) {
-			if g.err == nil {
-				_ = c.CorrectAt(context.WithoutCancel(ctx), now, store.FullRefunds(g.requests))
-			}
-		})
 		return false, err
 	}
 	if !allowed {

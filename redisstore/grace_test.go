@@ -21,12 +21,11 @@ func (c *lateConn) Read(b []byte) (int, error) {
 }
 
 func (*lateConn) SetReadDeadline(time.Time) error { return nil }
-func (*lateConn) SetDeadline(time.Time) error     { return nil }
 
 // Each deadline of a connection has one second try of a read, also if an earlier deadline has had one.
 func TestGraceOfEachDeadline(t *testing.T) {
 	c := &graceConn{Conn: new(lateConn)}
-	for n, set := range []func(time.Time) error{c.SetReadDeadline, c.SetReadDeadline, c.SetDeadline, c.SetReadDeadline} {
+	for n, set := range []func(time.Time) error{c.SetReadDeadline, c.SetReadDeadline, c.SetReadDeadline} {
 		if err := set(time.Now()); err != nil {
 			t.Fatal(err)
 		}

@@ -159,7 +159,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 		},
 		"a node": func() (Redis, *Store, func(context.Context) error) {
 			c, _ := NewCluster(Options{Address: address, Cluster: true, Timeout: Patient, DialTimeout: Patient}, Hooks{})
-			n := c.nodeAt(address)
+			n := c.nodeAtLocked(address)
 			return c, n.Store, n.breaker.Check
 		},
 	} {

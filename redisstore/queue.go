@@ -142,12 +142,12 @@ func (q *queue) countedLocked() []*batch {
 func (s *Store) enqueue(c *pendingCall) {
 	q, mu := &s.queue, &s.keys.mu
 	mu.Lock()
-	q.calls = append(q.calls, c)
 	if c.onEnd != nil || !q.hasRoomLocked() {
-		s.scheduleSendLocked()
+		s.enqueueLocked(c)
 		mu.Unlock()
 		return
 	}
+	q.calls = append(q.calls, c)
 	b := s.nextBatchLocked()
 	mu.Unlock()
 	if b == nil {
@@ -157,6 +157,11 @@ func (s *Store) enqueue(c *pendingCall) {
 	if b := s.nextBatch(b); b != nil {
 		go s.sendBatches(b)
 	}
+}
+
+func (s *Store) enqueueLocked(c *pendingCall) {
+	s.queue.calls = append(s.queue.calls, c)
+	s.scheduleSendLocked()
 }
 
 // await waits for the end of a call with ctx, and releases the call. If the caller leaves before the call is

@@ -185,7 +185,7 @@ func (c corrector) CorrectAt(ctx context.Context, now algorithms.Micros, correct
 // correct gives slots back, and queues the calls that make the other corrections. It returns the number of calls; ended
 // is called for each.
 func (c corrector) correct(now algorithms.Micros, corrections []store.Correction, ended func(error)) (n int) {
-	c.keys.leaveSlots(corrections, c.keys.setSoon)
+	c.keys.leaveSlots(corrections, true)
 	for _, call := range correctionCalls(now, corrections) {
 		n++
 		c.send(call, ended)
@@ -194,7 +194,7 @@ func (c corrector) correct(now algorithms.Micros, corrections []store.Correction
 }
 
 // LeaveSlots records that requests no longer hold their slots, without a message to Redis.
-func (c corrector) LeaveSlots(corrections []store.Correction) { c.keys.leaveSlots(corrections, nil) }
+func (c corrector) LeaveSlots(corrections []store.Correction) { c.keys.leaveSlots(corrections, false) }
 
 // CountSlots counts slots that another store has granted.
 func (c corrector) CountSlots(requests []store.Request) { c.keys.countSlots(requests) }

@@ -24,7 +24,7 @@ func (s *Store) sendBatch(b *batch) {
 	b.split(s.names(), s.options.Cluster)
 	failure := s.deliver(b)
 	for _, sc := range b.messages {
-		if sc.err = failure; failure == nil {
+		if sc.err = cmp.Or(failure, sc.loadErr); sc.err == nil {
 			sc.err = sc.command.Err()
 		}
 		b.replied = b.replied || isReply(sc.err)
@@ -139,20 +139,11 @@ func (sc *scriptCall) isSent() bool { return !sc.payload.sent.IsZero() }
 
 // certainlyNotRun reports whether the message certainly did not run.
 func (sc *scriptCall) certainlyNotRun() bool {
-	return !sc.isSent() || certainlyNotRun(sc.err)
-}
-
-// certainlyNotRun reports whether an error proves that Redis did not run a script.
-func certainlyNotRun(err error) bool {
-	if errors.Is(err, errLate) || errors.As(err, new(loadError)) || errors.As(err, new(redirect)) {
+	if !sc.isSent() || sc.loadErr != nil || errors.Is(sc.err, errLate) || errors.As(sc.err, new(redirect)) {
 		return true
 	}
-	for _, prefix := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"} {
-		if redis.HasErrorPrefix(err, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"},
+		func(prefix string) bool { return redis.HasErrorPrefix(sc.err, prefix) })
 }
 
 // scriptFor returns a script for a set. The script also covers the sets of all earlier calls, so
@@ -193,7 +184,7 @@ func (s *Store) runScript(ctx context.Context, b *batch) {
 		defer cancel()
 		if err := b.script.Load(loading, b.conns).Err(); err != nil {
 			for _, sc := range lacking {
-				sc.command.SetErr(loadError{err})
+				sc.loadErr = err
 			}
 		}
 	}
@@ -201,11 +192,6 @@ func (s *Store) runScript(ctx context.Context, b *batch) {
 		s.reconnect(b.conns)
 	}
 }
-
-// loadError is the error of loading a script that Redis did not have. Nothing ran.
-type loadError struct{ error }
-
-func (e loadError) Unwrap() error { return e.error }
 
 // roundTrip makes the script calls in one round trip. Their commands hold the results.
 func (b *batch) roundTrip(ctx context.Context) {

@@ -118,9 +118,8 @@ func (k *keyStates) recordSlotsLocked(sc *scriptCall, deadline time.Time) {
 	}
 }
 
-// leaveSlots records that requests no longer hold their slots. It calls then, if not nil, with the name of each
-// slot.
-func (k *keyStates) leaveSlots(corrections []store.Correction, then func(name string)) {
+// leaveSlots records that requests no longer hold their slots. With set it queues calls that set the counts.
+func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
 	for _, c := range corrections {
 		r := c.Request
 		if !c.Leave || !r.Outcome.Slots.Taken {
@@ -129,35 +128,21 @@ func (k *keyStates) leaveSlots(corrections []store.Correction, then func(name st
 		name := k.names.Name(r.Key, r.Slots.ID)
 		k.mu.Lock()
 		k.table.Leave(name, k.at(time.Now()))
-		k.mu.Unlock()
-		if then != nil {
-			then(name)
+		if set && !k.queuedSets[name] {
+			k.queuedSets[name] = true
+			k.queueSetLocked(name)
 		}
+		k.mu.Unlock()
 	}
 }
 
-// setSoon queues a call that sets the count of a name, unless one is queued.
-func (k *keyStates) setSoon(name string) {
-	k.mu.Lock()
-	queued := k.queuedSets[name]
-	k.queuedSets[name] = true
-	k.mu.Unlock()
-	if !queued {
-		k.queueSet(name)
-	}
-}
-
-// queueSet queues a call that sets the count of a name, if the count must still be set when the
+// queueSetLocked queues a call that sets the count of a name, if the count must still be set when the
 // call is sent.
-func (k *keyStates) queueSet(name string) {
-	k.mu.Lock()
+func (k *keyStates) queueSetLocked(name string) {
 	s := k.route(name)
 	if s == nil { // a later turn sets the count
 		delete(k.queuedSets, name)
 		k.table.Postpone(name, k.at(time.Now()))
-	}
-	k.mu.Unlock()
-	if s == nil {
 		return
 	}
 	c := newSetCall(name)
@@ -166,7 +151,7 @@ func (k *keyStates) queueSet(name string) {
 			go k.setMoved(name)
 		}
 	}
-	s.enqueue(c)
+	s.enqueueLocked(c)
 }
 
 func newSetCall(name string) *pendingCall {
@@ -197,12 +182,12 @@ func (k *keyStates) scheduleSetLocked() {
 // setDue sets the counts that are due.
 func (k *keyStates) setDue() {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	due := k.table.Due(k.at(time.Now()), DefaultBatch)
 	if k.timer = nil; k.table.Next() < algorithms.Forever {
 		k.scheduleSetLocked()
 	}
-	k.mu.Unlock()
 	for _, name := range due {
-		k.queueSet(name)
+		k.queueSetLocked(name)
 	}
 }

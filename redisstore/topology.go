@@ -50,40 +50,21 @@ func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*n
 
 // awaitRefresh waits until a query of the slots has ended. It returns a [store.Error] at the deadline.
 func awaitRefresh(ctx context.Context, refreshing <-chan struct{}, deadline time.Time) error {
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
+	waiting, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	select {
 	case <-refreshing:
 		return nil
-	case <-timer.C:
+	case <-waiting.Done():
 		err := errors.New("redisstore: no node of the cluster has replied with the slots yet")
-		return &store.Error{Reason: store.ReasonTimeout, Err: err}
-	case <-ctx.Done():
-		return ctx.Err()
+		return cmp.Or(ctx.Err(), error(&store.Error{Reason: store.ReasonTimeout, Err: err}))
 	}
 }
 
 // errNoNode is the error for a slot whose node is unknown while all known nodes fail.
 var errNoNode = errors.New("redisstore: no node of the cluster works")
 
-// followMoved records that the node at an address has a slot, and returns the node. It does both in
-// one step, because a node without slots may be forgotten at any time.
-func (c *Cluster) followMoved(slot int, address string) *node {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.nodeAtLocked(address)
-	c.slotNodes[slot].Store(n)
-	c.startRefreshLocked()
-	return n
-}
-
-// nodeAt returns the node at an address. It makes the node if it is unknown.
-func (c *Cluster) nodeAt(address string) *node {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.nodeAtLocked(address)
-}
-
+// nodeAtLocked returns the node at an address. It makes the node if it is unknown.
 func (c *Cluster) nodeAtLocked(address string) *node {
 	if n := c.nodes[address]; n != nil {
 		return n

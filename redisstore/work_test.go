@@ -17,7 +17,7 @@ func TestLeaveSlotsWithoutRedis(t *testing.T) {
 		r := store.Request{Key: fmt.Sprint(n), Slots: &store.Slots{ID: "s", Limit: 1}}
 		r.Outcome.Slots.Taken = true
 		counts.countSlots([]store.Request{r})
-		counts.leaveSlots([]store.Correction{{Request: &r, Leave: true}}, nil)
+		counts.leaveSlots([]store.Correction{{Request: &r, Leave: true}}, false)
 	}
 	counts.mu.Lock()
 	defer counts.mu.Unlock()

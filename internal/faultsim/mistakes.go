@@ -33,7 +33,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a lost message counts as one that did not run", "redisstore/script.go",
-		"return !sc.isSent() || certainlyNotRun(sc.err)", "return true",
+		"	if !sc.isSent() || sc.loadErr != nil ||", "	if true ||",
 	},
 	{
 		"a message may run at any time", "redisstore/clock.go",
@@ -75,7 +75,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a slot is free at once, and Redis hears of it later", "redisstore/redisstore.go",
-		"	c.keys.leaveSlots(corrections, c.keys.setSoon)\n", "	c.keys.leaveSlots(corrections, nil)\n",
+		"	c.keys.leaveSlots(corrections, true)\n", "	c.keys.leaveSlots(corrections, false)\n",
 	},
 	{
 		"takes do not wait while a count is set", "redisstore/internal/slots/slots.go",
@@ -84,7 +84,7 @@ var mistakes = []mistake{
 	// The cluster.
 	{
 		"the charges of other nodes stay after an error", "redisstore/crosskey.go",
-		"				c.Correct(store.FullRefunds(g.requests), nil)\n", "",
+		"				c.correct(now, store.FullRefunds(g.requests), func(error) {})\n", "",
 	},
 	{
 		"the charges of other nodes stay after a denial", "redisstore/crosskey.go",

@@ -85,12 +85,8 @@ func (b *batch) add(c *pendingCall) {
 	}
 }
 
+// release keeps an ended batch for nextBatchLocked.
 func (b *batch) release() {
-	b.reset()
-	batches.Put(b)
-}
-
-func (b *batch) reset() {
 	b.takes, b.work, b.isProbe, b.replied, b.messages, b.conns = 0, 0, false, false, nil, nil
 	clear(b.calls)
 	clear(b.slotsOps)
@@ -103,6 +99,7 @@ func (b *batch) reset() {
 		sc.payload, sc.loadErr = payload{}, nil
 		sc.calls, sc.retries, sc.slotsOps = sc.calls[:0], nil, sc.slotsOps[:0]
 	}
+	batches.Put(b)
 }
 
 // split divides the batch into messages: one for each hash slot in a cluster, else a single one.
@@ -261,22 +258,9 @@ func (b *batch) recordSlots(uses []slotsUse, found []int64) {
 	}
 }
 
-// addSlotsOp adds an operation on the slots of a name.
-func (b *batch) addSlotsOp(op slotsOp) {
-	if b.slotsOpAt == nil {
-		b.slotsOpAt = make(map[string]int)
-	}
-	b.slotsOpAt[op.name] = len(b.slotsOps)
-	b.slotsOps = append(b.slotsOps, op)
-}
-
-// setsSlotsOf reports whether the batch sets the count of the first slots of a call. Such a call would have to wait
-// for the end of the batch.
-func (b *batch) setsSlotsOf(c *pendingCall) bool {
-	if len(c.slots) == 0 {
-		return false
-	}
-	op := b.slotsOp(c.slots[0].name)
+// sets reports whether the batch sets the count of the slots of a call.
+func (b *batch) sets(u slotsUse) bool {
+	op := b.slotsOp(u.name)
 	return op != nil && op.Set
 }
 

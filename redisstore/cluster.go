@@ -90,11 +90,8 @@ func (c *Cluster) Take(ctx context.Context, requests []store.Request) (bool, err
 
 // TakeAt is Take at a given instant; 0 stands for the time of the nodes.
 func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	if len(requests) == 0 {
-		return true, nil
+	if err := ctx.Err(); err != nil || len(requests) == 0 {
+		return err == nil, err
 	}
 	if slices.ContainsFunc(requests, func(r store.Request) bool { return r.Key != requests[0].Key }) {
 		return c.takeCrossKey(ctx, now, requests)

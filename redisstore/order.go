@@ -27,7 +27,7 @@ func (k *keyStates) hasRoomLocked(b *batch, c *pendingCall, most int) bool {
 	case b.takes < most:
 		return true
 	}
-	return k.correcting[c.key] == b || b.setsSlotsOf(c)
+	return k.correcting[c.key] == b || slices.ContainsFunc(c.slots, b.sets)
 }
 
 // admitLocked prepares a call of a store for a batch, and reports whether the batch gets the call. Otherwise the call
@@ -78,7 +78,9 @@ func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now alg
 		}
 		return false
 	}
-	k.addOpsLocked(b, c, now)
+	for _, u := range c.slots {
+		k.addOpLocked(b, u, now)
+	}
 	if c.setName != "" && b.slotsOp(c.setName) == nil { // another call has set the count
 		c.end(true, nil)
 		return false

@@ -108,10 +108,7 @@ func (c *pendingCall) end(allowed bool, err error) {
 	c.done <- struct{}{}
 }
 
-func (c *pendingCall) fail(err error) {
-	const allowed = false
-	c.end(allowed, err)
-}
+func (c *pendingCall) fail(err error) { c.end(false, err) }
 
 // hasRoomLocked reports whether another batch may be sent now.
 func (q *queue) hasRoomLocked() bool {

@@ -85,18 +85,20 @@ func (k *keyStates) slotsOf(requests []store.Request) (uses []slotsUse) {
 	return uses
 }
 
-// addOpsLocked adds the operations of a call on slots to a batch.
-func (k *keyStates) addOpsLocked(b *batch, c *pendingCall, now algorithms.Micros) {
-	for _, u := range c.slots {
-		delete(k.queuedSets, u.name)
-		if b.slotsOp(u.name) != nil {
-			continue
-		}
-		if op := k.table.Prepare(u.name, u.takes(), now); op.Set || u.takes() {
-			b.addSlotsOp(slotsOp{Op: op, name: u.name})
-		}
-	}
+// addOpLocked adds to a batch the operation on slots that their first use in the batch needs, if it needs one.
+func (k *keyStates) addOpLocked(b *batch, u slotsUse, now algorithms.Micros) {
+	delete(k.queuedSets, u.name)
 	k.scheduleSetLocked()
+	if b.slotsOp(u.name) != nil {
+		return
+	}
+	if op := k.table.Prepare(u.name, u.takes(), now); op.Set || u.takes() {
+		if b.slotsOpAt == nil {
+			b.slotsOpAt = make(map[string]int)
+		}
+		b.slotsOpAt[u.name] = len(b.slotsOps)
+		b.slotsOps = append(b.slotsOps, slotsOp{Op: op, name: u.name})
+	}
 }
 
 // recordSlotsLocked records what the end of a script call means for its slots. Without a reply, the

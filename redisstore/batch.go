@@ -16,12 +16,12 @@ import (
 )
 
 // batch holds the calls that are sent together, in one round trip. They share one script call; in a
-// cluster, one for each slot, because a script can reach only one slot. Scripts that don't name
-// their keys can reach all slots of a node, but were seen to lose a charge while slots move.
+// cluster, one for each hash slot, because a script can reach only one. Scripts that don't name
+// their keys can reach all hash slots of a node, but were seen to lose a charge while these move.
 //
 // Keys don't share hash tags. With 16 tags in a cluster of three primaries, a script call
-// held 1.3 checks, and a check cost Redis a tenth less. But a slot that moves would hold a
-// sixteenth of all keys. Until the slot has moved, requests with several limits whose budgets begin
+// held 1.3 checks, and a check cost Redis a tenth less. But a hash slot that moves would hold a
+// sixteenth of all keys. Until it has moved, requests with several limits whose budgets begin
 // would fail.
 type batch struct {
 	calls       []*pendingCall
@@ -109,9 +109,9 @@ func (b *batch) split(names wire.Names, cluster bool) {
 		case !cluster:
 			return b.scriptCallOf(0)
 		case name != "":
-			return b.scriptCallOf(wire.SlotOfName(name))
+			return b.scriptCallOf(wire.HashSlotOfName(name))
 		}
-		return b.scriptCallOf(names.Slot(key))
+		return b.scriptCallOf(names.HashSlot(key))
 	}
 	for _, c := range b.calls {
 		sc := message(c.setName, c.key)

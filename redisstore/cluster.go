@@ -16,27 +16,27 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Cluster is a [store.Store] in a Redis Cluster. All budgets of one key are in one slot, so one
+// Cluster is a [store.Store] in a Redis Cluster. All budgets of one key are in one hash slot, so one
 // node decides them together. Each node is a [Store] with its own clock, queue and [store.Breaker],
 // so a node that fails delays only its own keys. See [Cluster.Take] for requests with several keys.
 // All methods are safe for concurrent use.
 //
-// A Cluster queries the slots from any node at first, whenever a node fails, and when a node
+// A Cluster queries the hash slots from any node at first, whenever a node fails, and when a node
 // redirects. It follows a redirect at once.
 type Cluster struct {
 	options Options
 	hooks   Hooks
 
-	slotNodes [wire.SlotCount]atomic.Pointer[node] // the node of each slot; nil while unknown
+	hashSlotNodes [wire.HashSlotCount]atomic.Pointer[node] // the node of each hash slot; nil while unknown
 	corrector
 
-	mu           sync.Mutex
-	nodes        map[string]*node // by address
-	slotsKnown   bool             // some slots are, or were
-	refreshing   chan struct{}    // closed when the query of the slots in progress ends; or nil
-	refreshBegan time.Time        // when the last query began
-	refreshErr   error            // why it failed, while no slots are known
-	closed       bool
+	mu             sync.Mutex
+	nodes          map[string]*node // by address
+	hashSlotsKnown bool             // some hash slots are, or were
+	refreshing     chan struct{}    // closed when the query of the hash slots in progress ends; or nil
+	refreshBegan   time.Time        // when the last query began
+	refreshErr     error            // why it failed, while no hash slots are known
+	closed         bool
 }
 
 // node is a node of a cluster.
@@ -47,20 +47,20 @@ type node struct {
 }
 
 const (
-	// refreshInterval is the minimum time between the beginnings of two queries of the slots.
+	// refreshInterval is the minimum time between the beginnings of two queries of the hash slots.
 	refreshInterval = 100 * time.Millisecond
 	// maxParallelQueries is how many nodes are queried at the same time.
 	maxParallelQueries = 3
 	// queryTimeout is the timeout of a query.
 	queryTimeout = time.Second
-	// moveRetryDelay is the time before a call is tried again, while a slot moves and only some of
+	// moveRetryDelay is the time before a call is tried again, while a hash slot moves and only some of
 	// its keys have moved.
 	moveRetryDelay = 2 * time.Millisecond
 )
 
 // NewCluster returns a Cluster. It opens no connection. [Hooks.HealthChanged] is called for each
 // node, with the node's address. It is called with the address of the options if no node replies
-// with the slots, and when one does again.
+// with the hash slots, and when one does again.
 func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 	o, err := o.Normalized()
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []
 
 // route returns the store of the node that has a name, or nil if the node fails or is unknown.
 func (c *Cluster) route(name string) *Store {
-	n := c.slotNodes[wire.SlotOfName(name)].Load()
+	n := c.hashSlotNodes[wire.HashSlotOfName(name)].Load()
 	if n == nil || n.breaker.Open() {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (c *Cluster) route(name string) *Store {
 
 // setMoved sets the count of a name at the node that has it, and follows redirects.
 func (c *Cluster) setMoved(name string) {
-	_ = c.withSlot(context.Background(), wire.SlotOfName(name), func(h hop) error {
+	_ = c.withHashSlot(context.Background(), wire.HashSlotOfName(name), func(h hop) error {
 		_, err := h.sendAlone(context.Background(), newSetCall(name))
 		return toStoreError(context.Background(), err)
 	})
@@ -118,12 +118,12 @@ func (c *Cluster) setMoved(name string) {
 
 // takeKey takes for requests of one key.
 //
-// While a slot moves, a node replies TRYAGAIN to a script that names a missing key, and the keys of
+// While a hash slot moves, a node replies TRYAGAIN to a script that names a missing key, and the keys of
 // overrides are usually missing. takeKey then leaves these keys out, and the overrides in the
 // requests apply.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
 	sent, retrying := requests, false
-	err = c.withSlot(ctx, c.names().Slot(requests[0].Key), func(h hop) error {
+	err = c.withHashSlot(ctx, c.names().HashSlot(requests[0].Key), func(h hop) error {
 		call := h.newTakeCall(ctx, now, sent)
 		if retrying {
 			allowed, err = h.sendAlone(ctx, call)
@@ -152,9 +152,9 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 // correctKey queues a call with corrections of one key. If the node is unknown or redirects,
 // correctKey continues in the background.
 func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
-	slot := c.names().Slot(call.key)
+	hashSlot := c.names().HashSlot(call.key)
 	retry := func() {
-		err := c.withSlot(context.Background(), slot, func(h hop) error {
+		err := c.withHashSlot(context.Background(), hashSlot, func(h hop) error {
 			again := &pendingCall{corrections: call.corrections, key: call.key, now: call.now, work: call.work, queued: time.Now()}
 			again.done = make(chan struct{}, 1)
 			_, err := h.sendAlone(context.Background(), again)
@@ -162,7 +162,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 		})
 		ended(err)
 	}
-	n := c.slotNodes[slot].Load()
+	n := c.hashSlotNodes[hashSlot].Load()
 	if n == nil {
 		go retry()
 		return
@@ -188,8 +188,8 @@ func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 
 // ChangeAt is Change at a given instant; 0 stands for the time of the nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
-	for _, one := range keyChanges(c.names(), now, change) { // each can be on another node while their slot moves
-		err := c.withSlot(ctx, c.names().Slot(change.Key), func(h hop) error {
+	for _, one := range keyChanges(c.names(), now, change) { // each can be on another node while their hash slot moves
+		err := c.withHashSlot(ctx, c.names().HashSlot(change.Key), func(h hop) error {
 			waiting, cancel := context.WithDeadline(ctx, h.deadline)
 			defer cancel()
 			one.asking = h.asking
@@ -228,24 +228,24 @@ func (h hop) sendAlone(ctx context.Context, c *pendingCall) (allowed bool, err e
 	return allowed, err
 }
 
-// withSlot calls do with the node that has a slot, within the timeout, and follows redirects. A node that redirects has
-// done nothing.
-func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (err error) {
+// withHashSlot calls do with the node that has a hash slot, within the timeout, and follows redirects. A node that
+// redirects has done nothing.
+func (c *Cluster) withHashSlot(ctx context.Context, hashSlot int, do func(hop) error) (err error) {
 	h := hop{deadline: time.Now().Add(c.options.Timeout)}
 	for hops := 1; ; hops++ {
 		if h.node == nil {
-			if h.node, err = c.nodeFor(ctx, slot, h.deadline); err != nil {
+			if h.node, err = c.nodeFor(ctx, hashSlot, h.deadline); err != nil {
 				return err
 			}
 		}
-		to, err := c.visit(ctx, slot, h, hops == 1, do)
+		to, err := c.visit(ctx, hashSlot, h, hops == 1, do)
 		if to == (redirect{}) {
 			return err
 		}
 		if hops == 1 { // the request may have waited in a queue
 			h.deadline = time.Now().Add(c.options.Timeout)
 		}
-		h = c.follow(h, slot, to)
+		h = c.follow(h, hashSlot, to)
 		if to.kind == "TRYAGAIN" || hops > 3 {
 			select {
 			case <-time.After(moveRetryDelay):
@@ -254,7 +254,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (e
 			}
 		}
 		if !time.Now().Before(h.deadline) {
-			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", slot, to.kind)
+			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", hashSlot, to.kind)
 			return &store.Error{Reason: store.ReasonTimeout, Err: err}
 		}
 	}
@@ -262,11 +262,11 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) (e
 
 // visit calls do with the node of a hop, and returns the redirect of the node, or the error. The breaker counts no
 // redirect. If the first node can't be reached because another one has replaced it, that is a redirect, too.
-func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do func(hop) error) (to redirect, err error) {
+func (c *Cluster) visit(ctx context.Context, hashSlot int, h hop, first bool, do func(hop) error) (to redirect, err error) {
 	err = h.breaker.Do(func() error {
 		err := do(h)
 		if first && isDialError(err) {
-			to = c.redirectToOwner(ctx, slot, h)
+			to = c.redirectToOwner(ctx, hashSlot, h)
 		}
 		if errors.As(err, &to) || to != (redirect{}) {
 			return nil
@@ -274,25 +274,25 @@ func (c *Cluster) visit(ctx context.Context, slot int, h hop, first bool, do fun
 		return err
 	})
 	var failed *store.Error
-	if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
-		c.refreshSlots()
+	if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isHashSlotUnserved(err)) {
+		c.refreshHashSlots()
 	}
 	return to, err
 }
 
-// redirectToOwner queries the slots until the deadline of a hop. It returns a redirect if another node than that of the
-// hop has the slot. While no request asks a node, nobody notices that another node has taken over.
-func (c *Cluster) redirectToOwner(ctx context.Context, slot int, h hop) (to redirect) {
-	c.renewSlots(ctx, h.deadline)
-	if owner := c.slotNodes[slot].Load(); owner != nil && owner != h.node {
+// redirectToOwner queries the hash slots until the deadline of a hop. It returns a redirect if another node than that of the
+// hop has the hash slot. While no request asks a node, nobody notices that another node has taken over.
+func (c *Cluster) redirectToOwner(ctx context.Context, hashSlot int, h hop) (to redirect) {
+	c.renewHashSlots(ctx, h.deadline)
+	if owner := c.hashSlotNodes[hashSlot].Load(); owner != nil && owner != h.node {
 		to = redirect{kind: "MOVED", address: owner.options.Address}
 	}
 	return to
 }
 
-// follow returns the next hop after a redirect. Its node is nil if the redirect names none. A node without slots may be
-// forgotten at any time, so follow records the new node of the slot in the same step.
-func (c *Cluster) follow(h hop, slot int, to redirect) hop {
+// follow returns the next hop after a redirect. Its node is nil if the redirect names none. A node without hash slots may be
+// forgotten at any time, so follow records the new node of the hash slot in the same step.
+func (c *Cluster) follow(h hop, hashSlot int, to redirect) hop {
 	next := hop{deadline: h.deadline, asking: to.kind == "ASK"}
 	if to.address == "" {
 		return next
@@ -301,7 +301,7 @@ func (c *Cluster) follow(h hop, slot int, to redirect) hop {
 	defer c.mu.Unlock()
 	next.node = c.nodeAtLocked(to.resolve(h.options.Address))
 	if to.kind == "MOVED" {
-		c.slotNodes[slot].Store(next.node)
+		c.hashSlotNodes[hashSlot].Store(next.node)
 		c.startRefreshLocked()
 	}
 	return next
@@ -323,7 +323,7 @@ func (c *Cluster) allNodes(ctx context.Context) ([]*node, error) {
 	return slices.Collect(maps.Values(c.nodes)), nil
 }
 
-// Check returns an error if a node with slots does not run every command of the scripts.
+// Check returns an error if a node with hash slots does not run every command of the scripts.
 func (c *Cluster) Check(ctx context.Context) error {
 	nodes, err := c.allNodes(ctx)
 	for _, n := range nodes {

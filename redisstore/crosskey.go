@@ -52,7 +52,7 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 	deadline := time.Now().Add(c.options.Timeout)
 	groups := groupByKey(requests)
 	for _, g := range groups { // if a node fails, charge nothing on the others
-		n := c.slotNodes[c.names().Slot(g.requests[0].Key)].Load()
+		n := c.hashSlotNodes[c.names().HashSlot(g.requests[0].Key)].Load()
 		if n != nil && n.breaker.Open() {
 			return false, &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
 		}

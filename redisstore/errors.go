@@ -56,7 +56,7 @@ func toStoreError(ctx context.Context, err error) error {
 		e.Reason = scriptErrorReason(scriptErr)
 	case errors.As(err, &reply) && isPermissionDenied(reply.Error()):
 		e.Reason = store.ReasonPermission
-	case isSlotUnserved(err):
+	case isHashSlotUnserved(err):
 		e.Reason = store.ReasonKey
 	case errors.As(err, &reply), errors.As(err, &malformed), errors.As(err, &redirected), errors.Is(err, errNoMaster):
 		e.Reason = store.ReasonReply
@@ -106,8 +106,8 @@ func isDialError(err error) bool {
 	return ok && failed.Op == "dial"
 }
 
-// isSlotUnserved reports whether a node replied that no node has the slot of a key.
-func isSlotUnserved(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
+// isHashSlotUnserved reports whether a node replied that no node has the slot of a key.
+func isHashSlotUnserved(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 
 // scriptErrorReason returns the reason of an error in the middle of a script. Either Redis denies a
 // command to every client, or another program has stored another value at the key.

@@ -200,18 +200,18 @@ func (l *lister) entry(name, value string, now algorithms.Micros) (entry store.L
 	return entry, ok
 }
 
-// List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose slot
+// List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose hash slot
 // moves to another node meanwhile can be missing. If the nodes change, cursors of earlier pages are
 // unknown.
 //
-// The first page queries the slots, because an instance that sends a node no requests doesn't notice that
+// The first page queries the hash slots, because an instance that sends a node no requests doesn't notice that
 // another node has taken over. Its list would fail at a dead node, or miss all entries of a node that is
 // a replica now.
 func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error) {
 	if l.Cursor == "" {
-		c.renewSlots(ctx, time.Now().Add(c.options.Timeout))
+		c.renewHashSlots(ctx, time.Now().Add(c.options.Timeout))
 	}
-	owners, err := c.slotOwners(ctx)
+	owners, err := c.hashSlotOwners(ctx)
 	if err != nil {
 		return store.Page{}, toStoreError(ctx, err)
 	}
@@ -222,26 +222,26 @@ func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error)
 		}
 		next, err := n.list(ctx, page, cursor)
 		if err != nil {
-			c.refreshSlots() // another node may have replaced this one after the first page
+			c.refreshHashSlots() // another node may have replaced this one after the first page
 			err = toStoreError(ctx, fmt.Errorf("node %s: %w", address, err))
 		}
 		return next, err
 	})
 }
 
-// errUnservedSlots is the error of a list in a cluster in which some slots have no node.
-var errUnservedSlots = errors.New("redisstore: some slots of the cluster have no node")
+// errUnservedHashSlots is the error of a list in a cluster in which some hash slots have no node.
+var errUnservedHashSlots = errors.New("redisstore: some slots of the cluster have no node")
 
-// slotOwners returns the nodes that have slots, by address. It waits until the slots are known.
-func (c *Cluster) slotOwners(ctx context.Context) (map[string]*node, error) {
+// hashSlotOwners returns the nodes that have hash slots, by address. It waits until the hash slots are known.
+func (c *Cluster) hashSlotOwners(ctx context.Context) (map[string]*node, error) {
 	if _, err := c.allNodes(ctx); err != nil {
 		return nil, err
 	}
 	owners := make(map[string]*node)
-	for slot := range c.slotNodes {
-		n := c.slotNodes[slot].Load()
+	for hashSlot := range c.hashSlotNodes {
+		n := c.hashSlotNodes[hashSlot].Load()
 		if n == nil {
-			return nil, errUnservedSlots
+			return nil, errUnservedHashSlots
 		}
 		owners[n.options.Address] = n
 	}

@@ -243,7 +243,7 @@ func testClusterSplitKey(t *testing.T, c *redistest.Cluster) {
 		if i > 0 {
 			key = fmt.Sprint("new", i)
 		}
-		if (wire.Names{}).Slot(key) != slot {
+		if (wire.Names{}).HashSlot(key) != slot {
 			continue
 		}
 		r := request(t, key)

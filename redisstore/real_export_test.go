@@ -9,8 +9,8 @@ import (
 // Misroute makes a cluster send the calls of a slot to the wrong node. That node's queue stands
 // still for d.
 func Misroute(c *Cluster, key string, d time.Duration) {
-	slot := c.names().Slot(key)
-	right := c.slotNodes[slot].Load()
+	slot := c.names().HashSlot(key)
+	right := c.hashSlotNodes[slot].Load()
 	var wrong *node
 	c.mu.Lock()
 	for _, n := range c.nodes {
@@ -19,7 +19,7 @@ func Misroute(c *Cluster, key string, d time.Duration) {
 		}
 	}
 	c.mu.Unlock()
-	c.slotNodes[slot].Store(wrong)
+	c.hashSlotNodes[slot].Store(wrong)
 	q := &wrong.queue
 	wrong.keys.mu.Lock()
 	defer wrong.keys.mu.Unlock()

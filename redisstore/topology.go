@@ -18,23 +18,23 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The topology of a [Cluster]: which node has which slots, and how a Cluster learns that.
+// The topology of a [Cluster]: which node has which hash slots, and how a Cluster learns that.
 
-// nodeFor returns the node that has a slot. If the node is unknown, nodeFor returns any node that
-// works, which redirects to the right one. It waits for the first attempt to query the slots, but
+// nodeFor returns the node that has a hash slot. If the node is unknown, nodeFor returns any node that
+// works, which redirects to the right one. It waits for the first attempt to query the hash slots, but
 // for no later one.
-func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*node, error) {
-	if n := c.slotNodes[slot].Load(); n != nil {
+func (c *Cluster) nodeFor(ctx context.Context, hashSlot int, deadline time.Time) (*node, error) {
+	if n := c.hashSlotNodes[hashSlot].Load(); n != nil {
 		return n, nil
 	}
 	c.mu.Lock()
-	refreshing, known := c.startRefreshLocked(), c.slotsKnown || c.refreshErr != nil
+	refreshing, known := c.startRefreshLocked(), c.hashSlotsKnown || c.refreshErr != nil
 	c.mu.Unlock()
 	if !known {
 		if err := awaitRefresh(ctx, refreshing, deadline); err != nil {
 			return nil, err
 		}
-		if n := c.slotNodes[slot].Load(); n != nil {
+		if n := c.hashSlotNodes[hashSlot].Load(); n != nil {
 			return n, nil
 		}
 	}
@@ -48,7 +48,7 @@ func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*n
 	return nil, toStoreError(context.Background(), cmp.Or(c.refreshErr, errNoNode))
 }
 
-// awaitRefresh waits until a query of the slots has ended. It returns a [store.Error] at the deadline.
+// awaitRefresh waits until a query of the hash slots has ended. It returns a [store.Error] at the deadline.
 func awaitRefresh(ctx context.Context, refreshing <-chan struct{}, deadline time.Time) error {
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -61,7 +61,7 @@ func awaitRefresh(ctx context.Context, refreshing <-chan struct{}, deadline time
 	}
 }
 
-// errNoNode is the error for a slot whose node is unknown while all known nodes fail.
+// errNoNode is the error for a hash slot whose node is unknown while all known nodes fail.
 var errNoNode = errors.New("redisstore: no node of the cluster works")
 
 // nodeAtLocked returns the node at an address. It makes the node if it is unknown.
@@ -86,7 +86,7 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	return n
 }
 
-// has reports whether a node has slots, or may have some. A node without slots is forgotten.
+// has reports whether a node has hash slots, or may have some. A node without hash slots is forgotten.
 func (c *Cluster) has(n *node) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,21 +94,21 @@ func (c *Cluster) has(n *node) bool {
 }
 
 // Check implements [store.Checked]. It runs every command of the scripts in one of the node's
-// slots.
+// hash slots.
 func (n *node) Check(ctx context.Context) error {
-	n.cluster.refreshSlots() // another node may have replaced this one
-	const tries, redirects = 20 * wire.SlotCount, 5
+	n.cluster.refreshHashSlots() // another node may have replaced this one
+	const tries, redirects = 20 * wire.HashSlotCount, 5
 	sent := 0
 	for i := range tries {
 		tag := fmt.Appendf(nil, "%%!%d", i)
-		if n.cluster.slotNodes[wire.SlotOf(tag)].Load() != n {
+		if n.cluster.hashSlotNodes[wire.HashSlotOf(tag)].Load() != n {
 			continue
 		}
 		err := n.check(ctx, string(tag))
 		if to := (redirect{}); !errors.As(err, &to) {
 			return err
 		}
-		// The slot is moving, maybe for long, or has moved.
+		// The hash slot is moving, maybe for long, or has moved.
 		if sent++; sent == redirects {
 			return nil // a node that redirects works
 		}
@@ -116,14 +116,14 @@ func (n *node) Check(ctx context.Context) error {
 	return errors.New("redisstore: the node has no slots")
 }
 
-// refreshSlots starts a query of the slots, unless one has begun within refreshInterval.
-func (c *Cluster) refreshSlots() {
+// refreshHashSlots starts a query of the hash slots, unless one has begun within refreshInterval.
+func (c *Cluster) refreshHashSlots() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.startRefreshLocked()
 }
 
-// startRefreshLocked is refreshSlots. It returns a channel that is closed when the query in
+// startRefreshLocked is refreshHashSlots. It returns a channel that is closed when the query in
 // progress ends, or nil if there is none.
 func (c *Cluster) startRefreshLocked() <-chan struct{} {
 	if c.refreshing == nil && (c.refreshBegan.IsZero() || time.Since(c.refreshBegan) >= refreshInterval) {
@@ -133,9 +133,9 @@ func (c *Cluster) startRefreshLocked() <-chan struct{} {
 	return c.refreshing
 }
 
-// renewSlots queries the slots, unless a query has begun within refreshInterval. It waits for the reply until
-// the deadline. Without a reply, the last known slots stay.
-func (c *Cluster) renewSlots(ctx context.Context, deadline time.Time) {
+// renewHashSlots queries the hash slots, unless a query has begun within refreshInterval. It waits for the reply until
+// the deadline. Without a reply, the last known hash slots stay.
+func (c *Cluster) renewHashSlots(ctx context.Context, deadline time.Time) {
 	c.mu.Lock()
 	refreshing := c.startRefreshLocked()
 	c.mu.Unlock()
@@ -166,10 +166,10 @@ func (c *Cluster) queryAddressesLocked() (addresses []string) {
 
 // queryNodes queries nodes, maxParallelQueries at a time, and stores the first valid reply. It
 // prefers the reply of a node whose cluster state is ok: other nodes may be cut off and have old
-// slots.
+// hash slots.
 func (c *Cluster) queryNodes(addresses []string) {
 	type result struct {
-		ranges []slotRange
+		ranges []hashSlotRange
 		works  bool
 		err    error
 	}
@@ -183,7 +183,7 @@ func (c *Cluster) queryNodes(addresses []string) {
 				results <- result{ranges, works, err}
 			}()
 		}
-		var known []slotRange
+		var known []hashSlotRange
 		for range chunk {
 			r := <-results
 			if failure = cmp.Or(failure, r.err); r.err == nil {
@@ -195,16 +195,16 @@ func (c *Cluster) queryNodes(addresses []string) {
 		}
 		cancel()
 		if known != nil {
-			c.storeSlots(known)
+			c.storeHashSlots(known)
 			return
 		}
 	}
 	c.recordRefreshError(failure)
 }
 
-// queryNode queries a node for all slots over a separate connection. works reports whether the
+// queryNode queries a node for all hash slots over a separate connection. works reports whether the
 // node's cluster state is ok.
-func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotRange, works bool, err error) {
+func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []hashSlotRange, works bool, err error) {
 	o := c.options
 	o.Address = address
 	newClient, err := o.clientFunc()
@@ -214,11 +214,11 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotR
 	client := newClient()
 	defer client.Close()
 	pipeline := client.Pipeline()
-	info, slots := pipeline.ClusterInfo(ctx), pipeline.Do(ctx, "cluster", "slots") // a Redis before 7 has no CLUSTER SHARDS
+	info, hashSlots := pipeline.ClusterInfo(ctx), pipeline.Do(ctx, "cluster", "slots") // a Redis before 7 has no CLUSTER SHARDS
 	_, _ = pipeline.Exec(ctx)
-	reply, err := slots.Slice()
+	reply, err := hashSlots.Slice()
 	for _, one := range reply {
-		r, err := parseSlotRange(one, address)
+		r, err := parseHashSlotRange(one, address)
 		if err != nil {
 			return nil, false, err
 		}
@@ -236,31 +236,31 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotR
 	return ranges, err == nil && !strings.Contains(info.Val(), "cluster_state:fail"), err
 }
 
-// slotRange is a range of slots of one primary.
-type slotRange struct {
+// hashSlotRange is a range of hash slots of one primary.
+type hashSlotRange struct {
 	first, last int64
-	master      string // its address; empty if no node has the slots
+	master      string // its address; empty if no node has the hash slots
 }
 
-// parseSlotRange parses an element of the reply to CLUSTER SLOTS. It has the first and last slot, and
+// parseHashSlotRange parses an element of the reply to CLUSTER SLOTS. It has the first and last hash slot, and
 // the nodes that have them, the primary first, each with host and port. The client's parser rejects
 // nodes without a host.
-func parseSlotRange(reply any, from string) (slotRange, error) {
+func parseHashSlotRange(reply any, from string) (hashSlotRange, error) {
 	values, _ := reply.([]any)
 	if len(values) < 2 {
-		return slotRange{}, wire.ReplyError("ends early")
+		return hashSlotRange{}, wire.ReplyError("ends early")
 	}
 	if len(values) == 2 { // no node
-		return slotRange{}, nil
+		return hashSlotRange{}, nil
 	}
 	first, isFirst := values[0].(int64)
 	last, isLast := values[1].(int64)
 	master, _ := values[2].([]any)
-	if !isFirst || !isLast || first < 0 || last >= wire.SlotCount || len(master) < 2 {
-		return slotRange{}, wire.ReplyError(fmt.Sprintf("has %.100v instead of slots and their nodes", reply))
+	if !isFirst || !isLast || first < 0 || last >= wire.HashSlotCount || len(master) < 2 {
+		return hashSlotRange{}, wire.ReplyError(fmt.Sprintf("has %.100v instead of slots and their nodes", reply))
 	}
 	host, _ := master[0].(string)
-	return slotRange{first, last, resolveAddress(host, fmt.Sprint(master[1]), from)}, nil
+	return hashSlotRange{first, last, resolveAddress(host, fmt.Sprint(master[1]), from)}, nil
 }
 
 // resolveAddress returns the address of a node that another node has named. Without a host, the
@@ -272,24 +272,24 @@ func resolveAddress(host, port, from string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// storeSlots records which node has which slots, and forgets nodes without slots.
-func (c *Cluster) storeSlots(ranges []slotRange) {
+// storeHashSlots records which node has which hash slots, and forgets nodes without hash slots.
+func (c *Cluster) storeHashSlots(ranges []hashSlotRange) {
 	c.mu.Lock()
 	failed := c.refreshErr != nil
-	c.refreshErr, c.slotsKnown = nil, true
+	c.refreshErr, c.hashSlotsKnown = nil, true
 	serving := make(map[*node]bool)
-	var owners [wire.SlotCount]*node
+	var owners [wire.HashSlotCount]*node
 	for _, r := range ranges {
 		n := c.nodeAtLocked(r.master)
 		serving[n] = true
-		for slot := r.first; slot <= r.last; slot++ {
-			owners[slot] = n
+		for hashSlot := r.first; hashSlot <= r.last; hashSlot++ {
+			owners[hashSlot] = n
 		}
 	}
-	for slot, n := range owners {
-		c.slotNodes[slot].Store(n)
+	for hashSlot, n := range owners {
+		c.hashSlotNodes[hashSlot].Store(n)
 	}
-	var replaced []string // nodes that fail, whose slots other nodes have now
+	var replaced []string // nodes that fail, whose hash slots other nodes have now
 	for address, n := range c.nodes {
 		if !serving[n] {
 			n.close()
@@ -309,11 +309,11 @@ func (c *Cluster) storeSlots(ranges []slotRange) {
 	}
 }
 
-// recordRefreshError records why no node replied with the slots. The known slots stay.
+// recordRefreshError records why no node replied with the hash slots. The known hash slots stay.
 func (c *Cluster) recordRefreshError(failure error) {
 	c.mu.Lock()
-	first := c.refreshErr == nil && !c.slotsKnown
-	if !c.slotsKnown {
+	first := c.refreshErr == nil && !c.hashSlotsKnown
+	if !c.hashSlotsKnown {
 		c.refreshErr = failure
 	}
 	c.endRefreshLocked()

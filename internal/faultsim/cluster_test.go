@@ -40,13 +40,13 @@ func (c *clusterTest) open(t *testing.T, hooks redisstore.Hooks) *redisstore.Clu
 }
 
 // slotOf returns the hash slot of a key.
-func slotOf(key string) int { return (wire.Names{}).Slot(key) }
+func slotOf(key string) int { return (wire.Names{}).HashSlot(key) }
 
 // keyOn returns the nth key of a node, as long as no slot has moved.
 func (c *clusterTest) keyOn(node *simredis.Server, n int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint("key-", i)
-		if c.Nodes[slotOf(key)*len(c.Nodes)/wire.SlotCount] == node {
+		if c.Nodes[slotOf(key)*len(c.Nodes)/wire.HashSlotCount] == node {
 			if n--; n < 0 {
 				return key
 			}
@@ -268,7 +268,7 @@ func TestSplitKey(t *testing.T) {
 		}
 		works(takes["split"])
 		to := c.Nodes[0]
-		if slot*3/wire.SlotCount == 0 {
+		if slot*3/wire.HashSlotCount == 0 {
 			to = c.Nodes[1]
 		}
 		c.BeginMove(slot, to)

@@ -142,7 +142,7 @@ func (w *world) replace(old *simredis.Server, data simredis.Snapshot, tells bool
 
 // moveSlotOf moves the slot of a key to a node, in some time.
 func (w *world) moveSlotOf(key string, to *simredis.Server, lasts time.Duration) {
-	slot := wire.Names{}.Slot(key)
+	slot := wire.Names{}.HashSlot(key)
 	w.cluster.BeginMove(slot, to)
 	time.Sleep(lasts / 2)
 	w.cluster.MoveKeys(slot, 1)

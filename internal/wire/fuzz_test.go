@@ -56,8 +56,8 @@ func FuzzKey(f *testing.F) {
 			if short := names.ShortKey(a); names.Name(short, "zone {x}:1abc") != got || len(short) > 1100 {
 				t.Fatalf("key %q has another name, or is long, when it is short: %q", a, short)
 			}
-			if names.Slot(a) != wire.SlotOfName(got) || names.Slot(a) != wire.SlotOf([]byte(tag)) {
-				t.Fatalf("key %q is in slot %d, its name in %d", a, names.Slot(a), wire.SlotOfName(got))
+			if names.HashSlot(a) != wire.HashSlotOfName(got) || names.HashSlot(a) != wire.HashSlotOf([]byte(tag)) {
+				t.Fatalf("key %q is in slot %d, its name in %d", a, names.HashSlot(a), wire.HashSlotOfName(got))
 			}
 		}
 	})

@@ -18,7 +18,7 @@ const maxKeyLength = 128
 //
 //	<prefix>:{<key>}:<limit ID>
 //
-// The braces are Redis Cluster's hash tag: all limits of one key share a slot. No key can end the
+// The braces are Redis Cluster's hash tag: all limits of one key share a hash slot. No key can end the
 // tag or equal another; see [appendEncoded].
 type Names struct {
 	Prefix string
@@ -49,25 +49,25 @@ func (n Names) appendTag(b []byte, key string) []byte {
 	return appendEncoded(b, key)
 }
 
-// SlotCount is the number of slots of a Redis Cluster.
-const SlotCount = 1 << 14
+// HashSlotCount is the number of hash slots of a Redis Cluster.
+const HashSlotCount = 1 << 14
 
-// Slot returns the Redis Cluster slot of a key: the CRC16 (XMODEM) of its hash tag, modulo
-// SlotCount.
-func (n Names) Slot(key string) int {
+// HashSlot returns the Redis Cluster hash slot of a key: the CRC16 (XMODEM) of its hash tag, modulo
+// HashSlotCount.
+func (n Names) HashSlot(key string) int {
 	var buffer [maxKeyLength + 16]byte
-	return SlotOf(n.appendTag(buffer[:0], key))
+	return HashSlotOf(n.appendTag(buffer[:0], key))
 }
 
-// SlotOfName returns the slot of the name of a budget.
-func SlotOfName(name string) int {
+// HashSlotOfName returns the hash slot of the name of a budget.
+func HashSlotOfName(name string) int {
 	_, rest, _ := strings.Cut(name, "{")
 	tag, _, _ := strings.Cut(rest, "}")
-	return SlotOf([]byte(tag))
+	return HashSlotOf([]byte(tag))
 }
 
-// SlotOf returns the slot of a hash tag.
-func SlotOf(tag []byte) int {
+// HashSlotOf returns the hash slot of a hash tag.
+func HashSlotOf(tag []byte) int {
 	var crc uint16
 	for _, c := range tag {
 		crc ^= uint16(c) << 8
@@ -76,7 +76,7 @@ func SlotOf(tag []byte) int {
 			crc = crc<<1 ^ carry*0x1021
 		}
 	}
-	return int(crc % SlotCount)
+	return int(crc % HashSlotCount)
 }
 
 // Name returns the name of one budget.

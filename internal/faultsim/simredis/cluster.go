@@ -14,7 +14,7 @@ type Cluster struct {
 	Nodes []*Server
 
 	// Guarded by the mutexes of all nodes, of which commands hold one.
-	owners [wire.SlotCount]*Server
+	owners [wire.HashSlotCount]*Server
 	moving map[int]*Server // the nodes that slots move to
 }
 
@@ -80,7 +80,7 @@ func (c *Cluster) MoveKeys(slot, n int) (moved int) {
 			return
 		}
 		for key, v := range from.data {
-			if moved < n && wire.SlotOfName(key) == slot {
+			if moved < n && wire.HashSlotOfName(key) == slot {
 				if v.expires > 0 { // MIGRATE sends the time that is left
 					v.expires += (to.now() - from.now()) / 1000
 				}
@@ -110,10 +110,10 @@ func (c *Cluster) redirect(s *Server, keys []string, asking bool) failure {
 	if len(keys) == 0 {
 		return ""
 	}
-	slot := wire.SlotOfName(keys[0])
+	slot := wire.HashSlotOfName(keys[0])
 	missing := 0
 	for _, key := range keys {
-		if wire.SlotOfName(key) != slot {
+		if wire.HashSlotOfName(key) != slot {
 			return "CROSSSLOT Keys in request don't hash to the same slot"
 		}
 		if _, ok := s.get(key); !ok {

@@ -102,7 +102,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"settle":{"match":{"status_code":[4,101,599]}},` + limit), ""},
 		{zone(`"settle":{"match":{"status_code":[401,0]}},` + limit), "no response has status 0"},
 		{zone(`"factor":"1_000",` + limit), `factor must be a number from 0 or a placeholder, not "1_000"`},
-		{zone(`"cost":[1],` + limit), "rate_limits.z.cost: must be a number or a string with placeholders, not [1]"},
+		{zone(`"cost":[1],` + limit), "rate_limits.z.cost: must be a number or a string, not [1]"},
 		{zone(`"max_events":"10","window":"1m"`), `rate_limits.z.max_events must be a whole number, not "10": write 10`},
 		{zone(`"max_events":10,"window":"1min"`), `rate_limits.z.window must be a duration with a unit of ns, us, ms, s, m, h or d, not "1min": write "1m"`},
 		{zone(`"max_events":10,"window":true`), `rate_limits.z.window must be a duration with a unit of ns, us, ms, s, m, h or d, not true: write for example "1m"`},

@@ -1,14 +1,11 @@
 package ratelimit
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -76,26 +73,10 @@ type Limit struct {
 
 	// The day on which the months or weeks of a calendar begin: 1 to 28, or "monday" to "sunday" (default: 1 and
 	// "monday").
-	StartDay StartDay `json:"start_day,omitempty" algorithm:"calendar" zero:"1, or monday"`
+	StartDay Number `json:"start_day,omitempty" algorithm:"calendar" zero:"1, or monday"`
 
 	compiled *algorithms.Limit // the result of compile; nil before
 }
-
-// StartDay is the number of a day of a month, or the name of a day of a week. In JSON a number can also be without
-// quotes.
-type StartDay string
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (d *StartDay) UnmarshalJSON(text []byte) error {
-	if text[0] != '"' && !bytes.Equal(text, []byte("null")) {
-		*d = StartDay(text)
-		return nil
-	}
-	return json.Unmarshal(text, (*string)(d))
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (d StartDay) MarshalJSON() ([]byte, error) { return options.NumberJSON(string(d)) }
 
 // options returns the options in the block of a limit.
 func (l *Limit) options(algorithm *algorithms.Algorithm) []options.Option {
@@ -106,7 +87,7 @@ func (l *Limit) options(algorithm *algorithms.Algorithm) []options.Option {
 		options.Single("warm_up", "", &l.WarmUp, options.Duration, options.AtLeast(time.Microsecond)),
 		options.Single("cold_factor", "", &l.ColdFactor, options.Number, options.Above0),
 		options.Single("align", "", &l.Align, options.Text, nil),
-		options.Single("start_day", "", &l.StartDay, func(text string) (StartDay, error) { return StartDay(text), nil }, nil),
+		options.Single("start_day", "", &l.StartDay, parseNumber, nil),
 	}
 	all = slices.DeleteFunc(all, func(o options.Option) bool { return !algorithm.Takes(o.Name) })
 	for i := range all {
@@ -282,7 +263,7 @@ func (set *LimitSet) compileOptional(c *Zone, factor int64, outage limiter.Store
 	if err != nil {
 		return nil, err
 	}
-	made := &limiter.LimitSet{LimitsText: fmt.Sprint(limits)}
+	made := new(limiter.LimitSet)
 	for _, l := range limits {
 		if factor > 0 {
 			l = l.Scaled(factor)
@@ -313,14 +294,6 @@ func (c *Zone) addSlotsAndBan(set *limiter.LimitSet, limits []*algorithms.Limit,
 		set.Ban, err = c.Ban.compile(limits)
 	}
 	return err
-}
-
-func describeLimitSets(all map[string]*limiter.LimitSet) string {
-	var texts []string
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		texts = append(texts, fmt.Sprintf("%q %s", key, all[key].Describe()))
-	}
-	return "[" + strings.Join(texts, ", ") + "]"
 }
 
 // unmarshalLimitSet reads unlimited, or a block of limits.

@@ -243,15 +243,6 @@ type Plan struct {
 	Default *LimitSet `json:"default,omitempty"`
 }
 
-// planText returns the plan as text, for the comparison of zones of one name. It leaves out the
-// default, which is compared as the limits of the zone.
-func (z *liveZone) planText() string {
-	if z.config.Plan == nil {
-		return "none"
-	}
-	return fmt.Sprintf("by %q %s", z.config.Plan.By, describeLimitSets(z.PlanSets))
-}
-
 // check checks the plan apart from its limits. zoneHasLimits reports whether the zone has limits
 // besides.
 func (p *Plan) check(zoneHasLimits bool) error {

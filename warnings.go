@@ -47,7 +47,7 @@ func (h *Handler) warnOfCalendars(zones []*liveZone) {
 		for _, set := range z.Sets() {
 			if set.HasCalendar() {
 				z.Logger.Warn("a calendar in memory begins again when Caddy restarts: write redis <host:port> to keep it",
-					zap.String("zone", z.Name), zap.String("limits", set.Describe()))
+					zap.String("zone", z.Name), zap.Strings("limits", set.LimitTexts()))
 				break
 			}
 		}

@@ -137,7 +137,7 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 // describe returns the settings as text. Bans with the same text are the same.
 func (b *Ban) describe() string {
 	if b == nil {
-		return "none"
+		return ""
 	}
 	text := fmt.Sprintf("%v after %d max %v", time.Duration(b.Duration), max(b.After, 1), time.Duration(max(b.Max, b.Duration)))
 	if b.isForHandler() {

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -23,9 +22,7 @@ type zoneSetting struct {
 	inMholt     bool // mholt's limiter has the setting, too
 	needsLimits bool // the setting means nothing in a zone without limits
 
-	// text returns the value for the comparison; nil stands for the configured value.
-	text func(*liveZone) string
-	// view returns the value for the admin API, or nil to show nothing; a nil view stands for
+	// view returns the value for the admin API and for the comparison, or nil if there is none; a nil view stands for
 	// the configured value.
 	view func(*liveZone) any
 }
@@ -41,7 +38,6 @@ func (c *Zone) settings() []zoneSetting {
 		{
 			inMholt: true, identifies: true, shown: true,
 			Option: c.keyOption(),
-			text:   func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
 			view:   func(z *liveZone) any { return z.config.keys() },
 		},
 		{
@@ -53,29 +49,21 @@ func (c *Zone) settings() []zoneSetting {
 			Option: options.Single("ipv6_prefix", "64", &c.IPv6Prefix, options.SmallInteger, options.Within(0, 128)),
 		},
 		{identifies: true, shown: true, Option: options.Single("key_case", "lower", &c.KeyCase, options.Text, checkKeyCase)},
-		{
-			identifies: true, shown: true, // a Caddyfile has options for each algorithm
-			Option: options.Option{Name: "limits", Value: options.UnlessZero(c.Limits)},
-			text:   func(z *liveZone) string { return z.DefaultSet.Describe() },
-			view:   func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
-		},
 		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, checkCost)},
 		{
 			identifies: true, shown: true, needsLimits: true,
 			Option: options.Single("mode", "nary", &c.Mode, options.Text, checkMode),
-			text:   func(z *liveZone) string { return z.Mode.String() },
 			view:   func(z *liveZone) any { return z.Mode.String() },
 		},
 		{
 			identifies: true, shown: true, needsLimits: true,
 			Option: options.Single("factor", "2", &c.Factor, parseNumber, checkFactor),
-			text: func(z *liveZone) string {
-				if z.Factor != "" {
-					return z.Factor
-				}
-				return fmt.Sprint(float64(z.config.fixedFactor()) / limiter.UnitFactor)
-			},
-			view: func(z *liveZone) any { return options.UnlessZero(string(z.config.Factor)) },
+			view:   func(z *liveZone) any { return options.UnlessZero(string(z.config.Factor)) },
+		},
+		{
+			identifies: true, shown: true, // a Caddyfile has options for each algorithm; behind factor, which divides them
+			Option: options.Option{Name: "limits", Value: options.UnlessZero(c.Limits)},
+			view:   func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
 		},
 		{
 			identifies: true, shown: true,
@@ -88,14 +76,12 @@ func (c *Zone) settings() []zoneSetting {
 				Name: "override", Example: "203.0.113.7 unlimited", Repeatable: true,
 				Value: options.UnlessZero(c.Override), Read: c.unmarshalOverride,
 			},
-			text: func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
 			view: (*liveZone).overridesView,
 		},
 		{identifies: true, shown: true, Option: options.Flag("runtime_overrides", &c.RuntimeOverrides)},
 		{
 			identifies: true, shown: true,
 			Option: options.Made("plan", "{http.auth.user.plan}", &c.Plan, unmarshalPlan, nil),
-			text:   (*liveZone).planText,
 			view:   (*liveZone).planView,
 		},
 		{needsLimits: true, Option: options.Made("settle", "{ match status 401 403 }", &c.Settle, unmarshalSettle, nil)},
@@ -103,19 +89,12 @@ func (c *Zone) settings() []zoneSetting {
 		{
 			identifies: true, shown: true, needsLimits: true,
 			Option: options.List("notify", "80% 100%", &c.Notify, parsePercent, checkNotify),
-			text:   func(z *liveZone) string { return fmt.Sprint(z.Notify) },
 		},
 		{shown: true, Option: options.Single("enforce", "25", &c.Enforce, options.Pointer(options.Number), checkEnforce)},
 		{
 			identifies: true, shown: true,
 			Option: options.Made("ban", "1h after 5 max 24h", &c.Ban, unmarshalBan, nil),
-			text:   func(z *liveZone) string { return z.config.Ban.describe() },
-			view: func(z *liveZone) any {
-				if z.config.Ban == nil {
-					return nil
-				}
-				return z.config.Ban.describe()
-			},
+			view:   func(z *liveZone) any { return options.UnlessZero(z.config.Ban.describe()) },
 		},
 		{Option: options.Made("max_body", "64KiB", &c.MaxBody, unmarshalMaxBody, checkMaxBody)},
 		{Option: options.Single("body_timeout", "5s", &c.BodyTimeout, options.Duration, options.AtLeast(time.Millisecond))},
@@ -182,25 +161,28 @@ func (z *liveZone) disagreementWith(other *liveZone) disagreement {
 	return disagreement{"store", z.Identity.Store, other.Identity.Store}
 }
 
+// of returns the value of the setting for operators, or nil.
+func (s *zoneSetting) of(z *liveZone) any {
+	if s.view != nil {
+		return s.view(z)
+	}
+	return s.Value
+}
+
 // describe returns the value of the setting for the comparison.
 func (s *zoneSetting) describe(z *liveZone) string {
-	if s.text != nil {
-		return s.text(z)
+	value := s.of(z)
+	if value == nil {
+		return "not set"
 	}
-	if s.Value != nil {
-		return fmt.Sprint(s.Value)
-	}
-	return "not set"
+	text, _ := options.ReadableJSON(value) // all values have JSON
+	return string(text)
 }
 
 // shownSettings returns the settings that operators see.
 func (z *liveZone) shownSettings() (shown options.Object) {
 	for _, s := range z.config.settings() {
-		value := s.Value
-		if s.view != nil {
-			value = s.view(z)
-		}
-		if s.shown && value != nil {
+		if value := s.of(z); s.shown && value != nil {
 			shown = append(shown, options.Field{Name: s.Name, Value: value})
 		}
 	}

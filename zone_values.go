@@ -95,7 +95,7 @@ func (c *Zone) overrides() map[string]*LimitSet {
 	return folded
 }
 
-// Number is a number, or a text with placeholders that becomes a number for each request. In JSON it
+// Number is a number or a text, such as a text with placeholders that becomes a number for each request. In JSON it
 // is a number or a string.
 type Number string
 
@@ -108,7 +108,7 @@ func (n *Number) UnmarshalJSON(data []byte) error {
 	}
 	var text string
 	if json.Unmarshal(data, &text) != nil {
-		return fmt.Errorf("must be a number or a string with placeholders, not %.100s", data)
+		return fmt.Errorf("must be a number or a string, not %.100s", data)
 	}
 	*n = Number(text)
 	return nil
@@ -134,7 +134,7 @@ func checkFactor(n Number) error {
 	return nil
 }
 
-// parseNumber parses the value of the option factor, which [checkFactor] checks.
+// parseNumber parses a number, which the option checks.
 func parseNumber(text string) (Number, error) { return Number(text), nil }
 
 // costSum returns the sum of the option cost, or nil if there is none.

@@ -13,13 +13,12 @@ import (
 
 // LimitSet holds the limits, slots and ban of some keys of a zone, compiled from the LimitSet of a configuration.
 type LimitSet struct {
-	Unlimited  bool
-	LimitsText string // the limits as configured, before factor divides their bursts
-	Limits     []*algorithms.Limit
-	Shares     []*algorithms.Limit // of this instance while Redis fails; nil: the limits themselves
-	Slots      *store.Slots        // without ID; nil: any number of requests may be in flight
-	Ban        *algorithms.Ban     // nil: no key is banned
-	Budgets    []Budgets           // one for each of the zone's alternative keys
+	Unlimited bool
+	Limits    []*algorithms.Limit
+	Shares    []*algorithms.Limit // of this instance while Redis fails; nil: the limits themselves
+	Slots     *store.Slots        // without ID; nil: any number of requests may be in flight
+	Ban       *algorithms.Ban     // nil: no key is banned
+	Budgets   []Budgets           // one for each of the zone's alternative keys
 
 	// The names and items in header fields.
 	labels      []string // one per limit
@@ -160,14 +159,6 @@ func VariantOf(alternative int) string {
 		return ""
 	}
 	return fmt.Sprint(alternative + 1)
-}
-
-// Describe returns the limits as configured, as text for the comparison of zones of one name.
-func (set *LimitSet) Describe() string {
-	if set.Unlimited {
-		return "unlimited"
-	}
-	return set.LimitsText
 }
 
 // LimitTexts returns the limits as operators see them.

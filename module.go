@@ -188,7 +188,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // newLimiter returns the limiter of the handler, without its store and its zones. Options are inherited already.
 func (h *Handler) newLimiter() (*limiter.Limiter, error) {
-	policy, err := h.OnStoreError.compile()
+	policy, err := compileOnStoreError(h.OnStoreError)
 	l := &limiter.Limiter{
 		ReportFailure: h.app.reportFailure, Denials: h.app.denials, StoreErrorPolicy: policy, Logger: h.logger,
 		SlotLines: limiter.ProcessSlotLines, BodyMemory: limiter.ProcessBodyMemory,

@@ -196,7 +196,7 @@ func TestInherit(t *testing.T) {
 	samples := map[string][2]any{ // the handler's, and the default
 		"Redis":          {&Redis{Address: []string{"own:1"}}, &Redis{Address: []string{"default:1"}, Password: "x"}},
 		"Store":          {"memory", "redis"},
-		"OnStoreError":   {&OnStoreError{Mode: "deny"}, &OnStoreError{Mode: "local", Share: "1/3"}},
+		"OnStoreError":   {"deny", "local 1/3"},
 		"Headers":        {[]string{"draft"}, []string{"draft_06", "x_ratelimit"}},
 		"ProblemJSON":    {&no, &yes},
 		"Jitter":         {0.1, 0.2},

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -32,8 +31,11 @@ type Options struct {
 	// in the app; otherwise memory).
 	Store string `json:"store,omitempty"`
 
-	// How requests are decided while Redis fails (default local).
-	OnStoreError *OnStoreError `json:"on_store_error,omitempty"`
+	// How requests are decided while Redis fails. With "local", the same limits apply, with budgets in this process.
+	// "local 1/3" grants a share of the limits, such as one of three instances. The share is above 0 and at most 1, and is
+	// rounded down to at least 1 event. With "allow", requests pass unlimited. With "deny", requests are answered with
+	// status 503 (default local).
+	OnStoreError string `json:"on_store_error,omitempty"`
 
 	// The header fields that tell clients about their budgets (default ["draft"]):
 	//
@@ -149,7 +151,7 @@ func (o *Options) blockOptions() []options.Option {
 	return []options.Option{
 		options.Made("redis", "127.0.0.1:6379", &o.Redis, unmarshalRedis, (*Redis).check),
 		options.Single("store", "redis", &o.Store, options.Text, checkStoreName),
-		options.Made("on_store_error", "local", &o.OnStoreError, unmarshalOnStoreError, (*OnStoreError).check),
+		options.Made("on_store_error", "local", &o.OnStoreError, options.Words, checkOnStoreError),
 		options.List("headers", "draft x_ratelimit", &o.Headers, options.Text, checkHeaders),
 		options.OnOff("problem_json", &o.ProblemJSON),
 		options.Single("jitter", "0.2", &o.Jitter, options.Number, options.Within(0., 1000)),
@@ -219,86 +221,29 @@ func algorithmNames() (names []string) {
 	return names
 }
 
-// OnStoreError says what happens to requests while Redis fails. In JSON it can also be the mode
-// alone, such as "allow".
-type OnStoreError struct {
-	// "local": the same limits apply, with budgets in this process. "allow": requests pass
-	// unlimited. "deny": requests are answered with status 503 (default local).
-	Mode string `json:"mode,omitempty"`
-
-	// The share of the limits that this process grants in mode local: a fraction such as 1/3
-	// for one of three instances. It is rounded down to at least 1 event (default 1: all).
-	Share string `json:"share,omitempty"`
-}
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (o *OnStoreError) UnmarshalJSON(data []byte) error {
-	if len(data) > 0 && data[0] == '"' {
-		return json.Unmarshal(data, &o.Mode)
+// compileOnStoreError returns the policy of the option on_store_error; without the option, the default.
+func compileOnStoreError(text string) (limiter.StoreErrorPolicy, error) {
+	mode, share, _ := strings.Cut(cmp.Or(text, "local"), " ")
+	policy := limiter.StoreErrorPolicy{Mode: mode, Num: 1, Den: 1}
+	if mode != "local" && mode != "allow" && mode != "deny" || share != "" && mode != "local" {
+		return policy, options.Must("must be local, local with a share as in local 1/3, allow or deny, not %q", text)
 	}
-	if len(data) > 0 && data[0] != '{' {
-		return errors.New("must be a string or an object, such as \"allow\"")
-	}
-	type plain OnStoreError
-	return options.DecodeStrictly(data, (*plain)(o))
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (o OnStoreError) MarshalJSON() ([]byte, error) {
-	if o.Share == "" {
-		return json.Marshal(o.Mode)
-	}
-	type plain OnStoreError
-	return json.Marshal(plain(o))
-}
-
-// onStoreErrorForm describes the values of the option on_store_error, for errors.
-const onStoreErrorForm = "local, local with a share as in local 1/3, allow or deny"
-
-// compile returns the checked policy; for nil, the default.
-func (o *OnStoreError) compile() (limiter.StoreErrorPolicy, error) {
-	policy := limiter.StoreErrorPolicy{Mode: "local", Num: 1, Den: 1}
-	if o == nil {
+	if share == "" {
 		return policy, nil
-	}
-	switch o.Mode {
-	case "local", "allow", "deny":
-		policy.Mode = o.Mode
-	case "":
-		if o.Share == "" {
-			return policy, errors.New("on_store_error is empty: write " + onStoreErrorForm)
-		}
-	default:
-		return policy, fmt.Errorf("on_store_error must be %s, not %q", onStoreErrorForm, o.Mode)
-	}
-	if o.Share == "" {
-		return policy, nil
-	}
-	if policy.Mode != "local" {
-		return policy, fmt.Errorf("on_store_error %s takes no share, not %q: only local has limits to share", o.Mode, o.Share)
 	}
 	const maxDenominator = 1_000_000
-	share, ok := new(big.Rat).SetString(o.Share)
-	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") ||
-		share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
-		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", o.Share)
+	part, ok := new(big.Rat).SetString(share)
+	if !ok || len(share) > 20 || strings.ContainsAny(share, "eEpPxX_") ||
+		part.Sign() <= 0 || part.Cmp(big.NewRat(1, 1)) > 0 || part.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
+		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", share)
 	}
-	policy.Num, policy.Den = share.Num().Int64(), share.Denom().Int64()
+	policy.Num, policy.Den = part.Num().Int64(), part.Denom().Int64()
 	return policy, nil
 }
 
-func (o *OnStoreError) check() error {
-	_, err := o.compile()
+func checkOnStoreError(text string) error {
+	_, err := compileOnStoreError(text)
 	return err
-}
-
-// unmarshalOnStoreError reads on_store_error local [<share>]|allow|deny.
-func unmarshalOnStoreError(d *caddyfile.Dispenser) (*OnStoreError, error) {
-	args := d.RemainingArgs()
-	if len(args) == 0 || len(args) > 2 {
-		return nil, fmt.Errorf("on_store_error takes %s, not %d values", onStoreErrorForm, len(args))
-	}
-	return &OnStoreError{Mode: args[0], Share: strings.Join(args[1:], "")}, nil
 }
 
 // checkHeaders checks the option headers.

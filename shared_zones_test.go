@@ -86,7 +86,7 @@ func TestSharedZonesAreCompiledOnce(t *testing.T) {
 	}
 	load("rate_limit", `{"rate_limits":{"api":{"limits":[{"algorithm":"gcra","events":30,"window":"1s"}]}},"redis":{"address":["127.0.0.1:1"]}}`)
 	var zones []*liveZone
-	for _, config := range []string{`{}`, `{"zones":["api"]}`, `{"on_store_error":{"share":"1/3"}}`} {
+	for _, config := range []string{`{}`, `{"zones":["api"]}`, `{"on_store_error":"local 1/3"}`} {
 		zones = append(zones, load("http.handlers.rate_limit", config).(*Handler).zones...)
 	}
 	if len(zones) != 3 {

@@ -173,9 +173,6 @@ func (n Number) sum(option string) (*cost.Sum, error) {
 
 // readSum reads a cost, which [costSum] or [settleCostSum] checks.
 func readSum(d *caddyfile.Dispenser) (Number, error) {
-	n := Number(strings.Join(d.RemainingArgs(), " "))
-	if strings.TrimSpace(string(n)) == "" {
-		return "", options.Must("has no value")
-	}
-	return n, nil
+	text, err := options.Words(d)
+	return Number(text), err
 }

@@ -161,6 +161,15 @@ func Value(d *caddyfile.Dispenser) (string, error) {
 	}
 }
 
+// Words reads the rest of a line as one value.
+func Words(d *caddyfile.Dispenser) (string, error) {
+	text := strings.TrimSpace(strings.Join(d.RemainingArgs(), " "))
+	if text == "" {
+		return "", Must("has no value")
+	}
+	return text, nil
+}
+
 // Text returns the text itself. The functions below parse other values.
 func Text(text string) (string, error) { return text, nil }
 

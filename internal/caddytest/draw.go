@@ -79,7 +79,11 @@ func drawComboZone(random *rand.Rand, name string, number int) ComboZone {
 	}
 	optional(3, "override", map[string]any{"vip": map[string]any{"unlimited": true}})
 	optional(4, "runtime_overrides", true)
-	optional(4, "settle", map[string]any{"match": map[string]any{"status_code": []int{401}}})
+	settle := map[string]any{"match": map[string]any{"status_code": []int{401}}}
+	if z.Outer {
+		settle["cost"] = "{http.response.header.X-Cost}"
+	}
+	optional(4, "settle", settle)
 	optional(4, "shadow", true)
 	if set["shadow"] == nil {
 		optional(5, "enforce", 50)
@@ -112,9 +116,14 @@ func (z *ComboZone) Charge(r *ComboRequest, number int, inRedis bool) (least, mo
 		return 0, r.Cost
 	case !passed || z.Settings["settle"] != nil && !(r.Passed && r.Status == 401):
 		return 0, 0
+	case z.Settings["settle"] != nil && z.Outer:
+		return r.TrueCost(), r.TrueCost()
 	}
 	return r.Cost, r.Cost
 }
+
+// TrueCost is what the response says in X-Cost. So nothing is charged again, which the limit may have no room for.
+func (r *ComboRequest) TrueCost() int64 { return r.Cost / 2 }
 
 // ComboConfig is a configuration with two handlers, one around the other.
 type ComboConfig struct {

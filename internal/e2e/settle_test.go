@@ -2,10 +2,120 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
+
+// The true cost comes from the header of a response, or from its trailer, however the response ends. Each request reserves
+// 10. The access log and the metric say what was charged.
+func TestSettleByHeader(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		const tokens = "cost {http.response.header.X-Tokens}"
+		zones := ""
+		for name, settle := range map[string]string{"failures": "match status 401 5xx", "answers": "match status 2xx\n" + tokens} {
+			zones += fmt.Sprintf("zone %s {\n key {query.key}\n cost 10\n fixed_window %d 1000d\n settle {\n %s\n }\n}\n", name, bodyBudget, settle)
+		}
+		u, log := startScripted(t), filepath.Join(t.TempDir(), "access.log")
+		logged := "(all) {\n\tlog {\n\t\toutput file " + log + "\n\t}\n\tlog_append appended {http.rate_limit.api.charged}\n"
+		c := caddytest.Start(t, strings.Replace(scriptedSite(t, u, tokens, zones+use), "(all) {\n", logged, 1))
+		says := func(status int, pieces ...string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(status)
+				with(nil, pieces...)(w, r)
+			}
+		}
+		header := func(value string, then http.HandlerFunc) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Tokens", value)
+				then(w, r)
+			}
+		}
+		trailer := func(value string, pieces ...string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				with([]string{"Trailer", "X-Tokens"}, pieces...)(w, r)
+				w.Header().Set("X-Tokens", value)
+			}
+		}
+		sums := make(map[string]int64)
+		for i, test := range []struct {
+			name                   string
+			script                 http.HandlerFunc
+			api, failures, answers int64
+		}{
+			{"a header", header("3", says(200, "ok")), 3, 0, 3},
+			{"more than is reserved", header("20", says(201, "ok")), 20, 0, 20},
+			{"a fraction", header("2.5", says(200, "ok")), 3, 0, 3},
+			{"nothing", header("0", says(200, "ok")), 0, 0, 0},
+			{"no number", header("many", says(200, "ok")), 10, 0, 10},
+			{"a number below 0", header("-1", says(200, "ok")), 10, 0, 10},
+			{"no content", header("7", says(204)), 7, 0, 7},
+			{"a wrong password", header("7", says(401, "ok")), 7, 10, 0},
+			{"an error", header("7", says(503, "ok")), 7, 10, 0},
+			{"a trailer", trailer("7", "ok"), 7, 0, 7},
+			{"a trailer without a number", trailer("", "ok"), 10, 0, 10},
+			{"a hint of another cost", header("1000", says(103)), 10, 0, 10},
+			{"a body that breaks", header("7", says(200, "the beginning", "abort")), 7, 0, 7},
+			{"a trailer that never comes", trailer("7", "the beginning", "abort"), 10, 0, 10},
+			{"an upstream that says nothing", with(nil, "abort"), 10, 10, 0}, // status 502
+			{"a panic", nil, 10, 10, 0},
+		} {
+			key, query := strconv.Itoa(i), ""
+			if test.script == nil {
+				query = "&panic=1"
+			} else {
+				u.answer(key, func(w http.ResponseWriter, r *http.Request) {
+					test.script(w, r)
+					if strings.Contains(test.name, "hint") { // and now the response
+						w.Header().Del("X-Tokens")
+						says(200, "ok")(w, r)
+					}
+				})
+			}
+			_, _ = c.Do("POST", "http://"+c.Site+"/?key="+key+query, "") // some responses break
+			for zone, want := range map[string]int64{"api": test.api, "failures": test.failures, "answers": test.answers} {
+				sums[zone] += want
+				look := func() int64 { return bodyBudget - c.Remaining(t, zone, key) }
+				caddytest.EventuallySees(t, fmt.Sprintf("%s is charged %d in zone %s", test.name, want, zone), look, func(got int64) bool { return got == want })
+			}
+		}
+		for zone, sum := range sums {
+			caddytest.WaitForMetric(t, c, fmt.Sprintf("caddy_rate_limit_settled_events_total{zone=%q} %d", zone, sum))
+		}
+		caddytest.EventuallySees(t, fmt.Sprint("the access log has the charges ", sums), func() map[string]int64 { return loggedCharges(t, log, "api", "failures", "answers") },
+			func(logged map[string]int64) bool { return maps.Equal(logged, sums) })
+	})
+}
+
+// loggedCharges returns the sums of the charges in an access log, by zone. A line whose handler hasn't panicked has that of
+// zone api as appended, too.
+func loggedCharges(t *testing.T, log string, zones ...string) map[string]int64 {
+	t.Helper()
+	sums := make(map[string]int64)
+	for line := range strings.Lines(caddytest.ReadFile(t, log)) {
+		var fields map[string]any
+		if json.Unmarshal([]byte(line), &fields) != nil {
+			continue // it is being written
+		}
+		for _, zone := range zones {
+			n, _ := fields[accesslog.ChargedPrefix+zone].(float64)
+			sums[zone] += int64(n)
+		}
+		if value, ok := fields["appended"].(float64); ok && value != fields[accesslog.ChargedPrefix+"api"] {
+			t.Errorf("log_append writes %v:\n%s", value, line)
+		}
+	}
+	return sums
+}
 
 // A client that leaves before the header of the response is charged, although the application may have done its
 // work: the response would have been one that match charges.

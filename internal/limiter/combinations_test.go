@@ -131,6 +131,7 @@ func (c *comboRun) serve(r *caddytest.ComboRequest) {
 		case -1:
 			return errors.New("an error")
 		}
+		w.Header().Set("X-Cost", strconv.FormatInt(r.TrueCost(), 10))
 		w.WriteHeader(r.Status)
 		_, _ = w.Write([]byte("ok"))
 		return nil

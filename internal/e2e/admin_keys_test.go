@@ -247,32 +247,6 @@ func TestAdminOverride(t *testing.T) {
 	})
 }
 
-func TestAdminBan(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.user} {query.key}\n gcra 9 1h\n ban 2h max 8h\n}\n"+use))
-		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "")
-		for _, by := range []string{"user", "key"} {
-			r := c.Get(t, "/?"+by+"=k")
-			r.Want(t, 429)
-			r.WantWait(t, 2*3600)
-		}
-		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"30h"}`)
-		c.UntilAt(t, "/?key=k", 429).WantWait(t, 30*3600)
-		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"10m"}`) // a shorter one, too
-		v := seenKey(t, c, "k")
-		wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 600)
-		wantSpan(t, "ban", v.Budgets[1].Ban.Ends, 600)
-		c.Get(t, "/?key=k").WantWait(t, 600)
-		c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
-		c.Get(t, "/?key=k").Want(t, 200)
-		c.Get(t, "/?user=k").Want(t, 200)
-		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"300ms"}`)
-		c.Get(t, "/?key=k")
-		c.UntilAt(t, "/?key=k", 200)
-	})
-}
-
 // Handlers with separate connections to one Redis remember denials separately. A change is in force
 // at once for both, and there is one ban.
 func TestAdminSeveralHandlers(t *testing.T) {

@@ -29,6 +29,12 @@ zone granted {
 	mode nary
 	fixed_window 1000 1h
 }
+zone sent {
+	fixed_window 1000 1h
+	settle {
+		cost {http.rate_limit.response.bytes}
+	}
+}
 zone free {
 	fixed_window 1000 1h
 	override "" unlimited
@@ -41,15 +47,15 @@ zone free {
 		charged      map[string]int64
 		want         string
 	}{
-		{"charges", "", 200, charges, "exports 77, free 0, granted 5, tokens 10 settles 4242"},
-		{"a charge goes before a header field", "3", 200, charges, "exports 77, free 0, granted 5, tokens 10 settles 4242"},
-		{"charges of 0 say nothing", "3", 200, map[string]int64{"tokens": 0, "exports": 0}, "exports 1, free 0, granted 5, tokens 10 settles 3"},
-		{"without charges, the tokens and rows are not known", "", 200, nil, "free 0, granted 5"},
-		{"a huge charge", "", 200, map[string]int64{"tokens": 1 << 60}, "free 0, granted 5, tokens 10 settles 2147483647"},
-		{"a denied request", "", 429, charges, "exports 77, free 0, granted 5, tokens 10"},
+		{"charges", "", 200, charges, "exports 77, free 0, granted 5, sent 1 settles 9, tokens 10 settles 4242"},
+		{"a charge goes before a header field", "3", 200, charges, "exports 77, free 0, granted 5, sent 1 settles 9, tokens 10 settles 4242"},
+		{"charges of 0 say nothing", "3", 200, map[string]int64{"tokens": 0, "exports": 0}, "exports 1, free 0, granted 5, sent 1 settles 9, tokens 10 settles 3"},
+		{"without charges, the tokens and rows are not known", "", 200, nil, "free 0, granted 5, sent 1 settles 9"},
+		{"a huge charge", "", 200, map[string]int64{"tokens": 1 << 60}, "free 0, granted 5, sent 1 settles 9, tokens 10 settles 2147483647"},
+		{"a denied request", "", 429, charges, "exports 77, free 0, granted 5, sent 1, tokens 10"},
 	} {
 		r := loggedGet("/")
-		r.Status, r.Charged = test.status, test.charged
+		r.Size, r.Status, r.Charged = 9, test.status, test.charged
 		if test.header != "" {
 			r.ResponseHeader.Set("X-Tokens", test.header)
 		}

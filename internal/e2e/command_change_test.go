@@ -122,19 +122,9 @@ func TestCommandKeys(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, strings.ReplaceAll(commandSite(""), "{header.Key}", "{query.key}"))
 	for key, args := range map[string][]string{ // in a URL, and as arguments
-		"":               {""},
-		"a/b":            {"a/b"},
-		"100%25":         {"100%"},
-		"%252F":          {"%2F"},
-		"a%20b%2Bc":      {"a b+c"},
-		"-x":             {"--", "-x"},
-		"--encoded":      {"--", "--encoded"},
-		"a%0A%00%FF%1B":  {"--encoded", "a%0A%00%FF%1B"},
-		"%2Dy":           {"--encoded", "%2Dy"},
-		"..":             {".."},
-		".":              {"."},
-		"a%3Fb%23c%26d=": {"a?b#c&d="},
-		"%E2%80%AE":      {"--encoded", "%E2%80%AE"},
+		"100%25":        {"100%"},
+		"-x":            {"--", "-x"},
+		"a%0A%00%FF%1B": {"--encoded", "a%0A%00%FF%1B"},
 	} {
 		c.RateLimit(t, append([]string{"ban", "api"}, args...)...).Succeeds(t, "banned for 1h")
 		if r := c.Get(t, "/?key="+key); r.StatusCode != 429 {

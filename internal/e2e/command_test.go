@@ -43,63 +43,6 @@ func commandSite(options string) string {
 	` + options)
 }
 
-type commandStatus struct {
-	Status  adminapi.Status  `json:"status"`
-	Zones   []adminapi.Zone  `json:"zones"`
-	History adminapi.History `json:"history"`
-}
-
-func TestCommandStatus(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, commandSite(use))
-		for range 5 {
-			c.Get(t, "/", "Key", "k")
-		}
-		store := "memory"
-		if use != "" {
-			store = strings.Fields(use)[1]
-		}
-		c.RateLimit(t, "status").Succeeds(t, "Caddy at "+c.Admin, store, "token_bucket 2 1h", "gcra 5 1m")
-		got := decodes[commandStatus](t, c.RateLimit(t, "status", "--json"))
-		if len(got.Zones) != 2 || got.Zones[0].Requests["allowed"] != 2 || got.Zones[0].Requests["denied"] != 3 {
-			t.Errorf("zones %+v, want 2 requests allowed and 3 denied", got.Zones)
-		}
-		if inMemory := use == ""; (got.Status.Memory != nil) != inMemory || (got.Status.Local == nil) != inMemory || (len(got.Status.Redis) == 0) != inMemory {
-			t.Errorf("status %+v", got.Status)
-		}
-	})
-}
-
-// The sums of several instances are shown. One that doesn't answer is an error, and the others are
-// shown.
-func TestCommandSeveralInstances(t *testing.T) {
-	t.Parallel()
-	one, other := caddytest.Start(t, commandSite("")), caddytest.Start(t, commandSite(""))
-	gone := "127.0.0.1:" + redistest.FreePort(t)
-	for n, c := range []*caddytest.Caddy{one, other} {
-		for range 5 + n {
-			c.Get(t, "/", "Key", "k")
-		}
-	}
-	both := []string{"--address", one.Admin, "--address", other.Admin, "--address", one.Admin}
-	got := one.RateLimit(t, append(both, "top", "api")...).Succeeds(t)
-	if want := "ZONE  DENIED  KEY\napi        7  k\n"; got.Out != want {
-		t.Errorf("it prints\n%s\nwant\n%s", got.Out, want)
-	}
-	lists := decodes[map[string][]adminapi.DeniedKey](t, one.RateLimit(t, append(both, "top", "api", "--json")...))
-	if len(lists) != 2 || lists[one.Admin][0].Denied != 3 || lists[other.Admin][0].Denied != 4 {
-		t.Errorf("lists %+v", lists)
-	}
-	one.RateLimit(t, append(both, "status")...).Succeeds(t, "Caddy at "+one.Admin, "Caddy at "+other.Admin, "INSTANCE")
-
-	partly := one.RateLimit(t, "top", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
-	if !strings.Contains(partly.Out, "api") {
-		t.Errorf("it prints %q, without the instance that answers", partly.Out)
-	}
-	one.RateLimit(t, "status", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
-}
-
 // Errors say what to write, to start, or to allow.
 func TestCommandErrors(t *testing.T) {
 	t.Parallel()
@@ -199,13 +142,6 @@ func TestCommandWithoutAccess(t *testing.T) {
 	top := func() caddytest.CommandResult { return c.RateLimit(t, "top") }
 	caddytest.EventuallySees(t, "the origin is not allowed", top, func(r caddytest.CommandResult) bool { return r.Code == 1 })
 	c.RateLimit(t, "status").Fails(t, 1, "answers only to known addresses", "write origins "+c.Admin+" in the admin block")
-}
-
-func TestCommandWithoutZones(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond ok\n")
-	c.RateLimit(t, "top").Fails(t, 1, "the configuration in force has no rate_limit: write at least one zone")
-	c.RateLimit(t, "top", "api").Fails(t, 1, "the configuration in force has no rate_limit: write at least one zone")
 }
 
 // A request is explained without a charge. A denied one is explained by its ID, too.

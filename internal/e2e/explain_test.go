@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"cmp"
-	"fmt"
-	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -260,48 +257,6 @@ func TestExplainRoutes(t *testing.T) {
 	x = c.Explain(t, adminapi.Request{URL: "http://" + c.Site + "/mapped/x", ClientIP: "2001:db8::1", User: "bob"})
 	if *ofZone(t, x, "client").Key.Key != "2001:db8::1" || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "user has no effect") {
 		t.Errorf("an address: %+v", x)
-	}
-}
-
-// A server without a port is found if no other listens on the port of the URL.
-func TestExplainUnixSocket(t *testing.T) {
-	t.Parallel()
-	zone := func(name string) string {
-		return "\troute {\n\t\trate_limit {\n\t\t\tzone " + name + " {\n\t\t\t\tgcra 5 1h\n\t\t\t}\n\t\t}\n\t\trespond ok\n\t}\n"
-	}
-	socket := "unix/" + filepath.Join(t.TempDir(), "s")
-	config := "{\n\tadmin {$ADMIN}\n}\n{$SITE} {\n\trespond /ready ok\n" + zone("port") + "}\nhttp://behind.example {\n\tbind " + socket + "\n" + zone("socket") + "}\n"
-	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 1h\n}"))
-	c.Loops = 3 // with the server at the socket
-	c.Reload(t, config)
-	for _, test := range []struct{ url, zone, note string }{
-		{"http://" + c.Site + "/", "port", ""},
-		{"https://behind.example/", "socket", "is assumed to come to server"},
-		{"http://behind.example:77/", "socket", "no server listens on port 77"},
-	} {
-		x := c.Explain(t, adminapi.Request{URL: test.url})
-		if names := strings.Join(zonesOf(x), " "); names != test.zone || !strings.Contains(fmt.Sprint(x.Notes), test.note) || test.note == "" && x.Notes != nil {
-			t.Errorf("%s: zones %q and notes %q, want %q and %q", test.url, names, x.Notes, test.zone, test.note)
-		}
-	}
-}
-
-// A terminal route that doesn't respond ends the way, and a route without a match doesn't.
-func TestExplainTerminalRoute(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 1h\n}"))
-	_, port, _ := net.SplitHostPort(c.Site)
-	route := func(path, name string, terminal bool) string {
-		return fmt.Sprintf(`{"match":[{"path":[%q]}],"terminal":%t,"handle":[{"handler":"rate_limit","rate_limits":{%q:{"key":"{http.request.uri.path}",`+
-			`"limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}}]}`, path, terminal, name)
-	}
-	config := fmt.Sprintf(`{"admin":{"listen":%q},"apps":{"http":{"servers":{"a":{"listen":[":%s"],"routes":[%s,%s,%s]}}}}}`,
-		c.Admin, port, route("/a*", "first", false), route("/ab*", "last", true), route("/*", "all", false))
-	c.Load(t, config, "application/json").Want(t, 200)
-	for path, want := range map[string][]string{"/x": {"all"}, "/a": {"first", "all"}, "/ab": {"first", "last"}} {
-		if got, met := zonesOf(c.ExplainPath(t, path)), zonesIn(c.Get(t, path)); !slices.Equal(got, want) || !slices.Equal(met, want) {
-			t.Errorf("%s: the explanation has the zones %q, and the request met %q, want %q", path, got, met, want)
-		}
 	}
 }
 

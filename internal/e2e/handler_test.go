@@ -52,10 +52,6 @@ func TestHeaderForms(t *testing.T) {
 		r := c.Get(t, "/")
 		r.Want(t, 429, "Retry-After", "5400", "RateLimit", "", "X-RateLimit-Remaining", "", "RateLimit-Remaining", "")
 	})
-	t.Run("cost above burst has no Retry-After", func(t *testing.T) {
-		c.Reload(t, caddytest.Site(strings.Replace(fmt.Sprintf(zone, "never"), "cost 1", "cost 4", 1)))
-		c.Get(t, "/").Want(t, 429, "RateLimit", `"never";r=3, "never/2";r=100`, "Retry-After", "")
-	})
 	t.Run("jitter only adds", func(t *testing.T) {
 		c.Reload(t, caddytest.Site("zone jitter {\n fixed_window 1 1h\n}\njitter 0.5"))
 		c.Get(t, "/")
@@ -116,21 +112,6 @@ func TestHeadersMerge(t *testing.T) {
 		c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "4", "X-RateLimit-Limit", "5", "RateLimit-Policy",
 			fmt.Sprintf(`"%s";q=%d;w=3600, "%s";q=%d;w=3600`, outer, limits[0], inner, limits[1]))
 	}
-	// With as much remaining, the one that denies has its say.
-	tie := func(outer, inner string) string {
-		handler := "rate_limit {\nzone %s {\n leaky_bucket %d 1h\n}\nheaders sharkey\n}\n"
-		return fmt.Sprintf(two, fmt.Sprintf(handler, outer, 2), fmt.Sprintf(handler, inner, 1))
-	}
-	c.Reload(t, tie("many", "few"))
-	c.Get(t, "/")
-	r = c.Get(t, "/")
-	r.Want(t, 429, "X-RateLimit-Remaining", "0")
-	r.WantSpan(t, "X-RateLimit-Reset", 3600)
-	c.Reload(t, strings.Replace(caddytest.Site("zone one {\n leaky_bucket 1 1h\n}\nheaders sharkey"), "respond ok", "header X-RateLimit-Remaining 0\nrespond ok", 1))
-	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "0", "X-RateLimit-Clear", "")
-	r = c.Get(t, "/")
-	r.Want(t, 429, "X-RateLimit-Remaining", "0")
-	r.WantSpan(t, "X-RateLimit-Reset", 3600)
 }
 
 func TestDenialAndErrorRoutes(t *testing.T) {
@@ -287,45 +268,5 @@ zone fixed {
 		}
 		c.WaitForLog(t, "a factor is not a number from 0")
 		c.Get(t, "/", "X-None", "1").Want(t, 200, "RateLimit-Policy", `"fixed";q=2;w=7200`, "RateLimit", `"fixed";r=1;t=3600`)
-	})
-}
-
-func TestModes(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		config := ""
-		for _, mode := range []string{"binary", "nary", "uniform", "force"} {
-			config += fmt.Sprintf("zone %s {\n match path /%s\n token_bucket 10 1h\n cost {header.Cost}\n mode %s\n}\n", mode, mode, mode)
-		}
-		c := caddytest.Start(t, strings.Replace(caddytest.Site(config+use), "respond ok",
-			`respond "{http.rate_limit.binary.charged}{http.rate_limit.nary.charged}{http.rate_limit.uniform.charged}{http.rate_limit.force.charged}"`, 1))
-		for _, test := range []struct {
-			mode    string
-			cost    int
-			status  int
-			charged string
-			field   string
-			retry   string
-		}{
-			{"binary", 7, 200, "7", `"binary";r=3;t=360`, ""},
-			{"binary", 7, 429, "", `"binary";r=3;t=360`, "1440"},
-			{"binary", 11, 429, "", `"binary";r=3;t=360`, ""},
-			{"nary", 7, 200, "7", `"nary";r=3;t=360`, ""},
-			{"nary", 7, 200, "3", `"nary";r=0;t=360`, ""},
-			{"nary", 7, 429, "", `"nary";r=0;t=360`, "360"},
-			{"force", 7, 200, "7", `"force";r=3;t=360`, ""},
-			{"force", 7, 200, "3", `"force";r=0;t=360`, ""},
-			{"force", 7, 200, "0", `"force";r=0;t=360`, ""},
-			{"uniform", 7, 200, "7", `"uniform";r=3;t=360`, ""},
-			{"uniform", 7, 429, "", `"uniform";r=0;t=1800`, "3960"},
-			{"uniform", 9, 429, "", `"uniform";r=0;t=3960`, "6840"}, // the debt is at its bound
-			{"uniform", 9, 429, "", `"uniform";r=0;t=3960`, "6840"},
-		} {
-			r := c.Get(t, "/"+test.mode, "Cost", strconv.Itoa(test.cost))
-			r.Want(t, test.status, "RateLimit", test.field, "Retry-After", test.retry)
-			if r.Text != test.charged {
-				t.Errorf("%s of cost %d: charged %s, want %s", test.mode, test.cost, r.Text, test.charged)
-			}
-		}
 	})
 }

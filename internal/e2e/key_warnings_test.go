@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -97,118 +96,6 @@ route {
 	}
 }
 
-const theirChoice = "so clients can choose its value"
-
-// A client's own header must not choose its plan: the right order is written in the log.
-func TestWarningOfLateFields(t *testing.T) {
-	t.Parallel()
-	config := func(before, zone, behind string) string {
-		return fmt.Sprintf(`{
-	admin {$ADMIN}
-}
-{$SITE}
-respond /ready ok
-route {
-	%s
-	rate_limit {
-		zone late {
-			%s
-			gcra 1000 1h
-		}
-	}
-	%s
-	respond "{header.X-Plan}"
-}
-`, before, zone, behind)
-	}
-	const plan = "plan {header.X-Plan} {\n 3 unlimited\n}"
-	const set = "request_header X-Plan 2"
-	c := caddytest.Start(t, config("", "key static", ""))
-	for _, test := range []struct {
-		before, zone, behind, client string
-		want                         string // the option that is warned of
-	}{
-		{"", plan, set, "3", "plan"},
-		{"", plan, set, "", "plan"},
-		{"", "key \"{http.request.header.x-plan}|{path}\"", set, "3", "key"},
-		{"", "factor {header.X-Plan}", set, "3", "factor"},
-		{"", "factor {header.X-Plan}", set, "0", "factor"}, // which is unlimited
-		{"", plan, set, "2", ""},                           // the same
-		{"", plan, "", "3", ""},
-		{"", plan, "request_header -X-Plan", "3", ""},            // credentials are removed, too
-		{set, plan, "", "3", ""},                                 // the right order
-		{"", "settle {\n cost {header.X-Plan}\n}", set, "3", ""}, // decided afterwards
-	} {
-		t.Run(fmt.Sprintf("%s, %s, %s, %s", test.before, test.zone, test.behind, test.client), func(t *testing.T) {
-			before := len(c.Logged())
-			c.Reload(t, config(test.before, test.zone, test.behind)+"# "+t.Name()+"\n")
-			for range 3 {
-				var header []string
-				if test.client != "" {
-					header = []string{"X-Plan", test.client}
-				}
-				c.Get(t, "/", header...).Want(t, 200)
-			}
-			c.Times(t, "")
-			log, want := c.Logged()[before:], 0
-			if test.want != "" {
-				want = 1
-			}
-			if strings.Count(log, theirChoice) != want || want > 0 && (!strings.Contains(log, `"option":"`+test.want+`"`) || !strings.Contains(log, "write order rate_limit after forward_auth")) {
-				t.Error(log)
-			}
-		})
-	}
-	t.Run("denied before", func(t *testing.T) { // such requests say nothing of the later handlers
-		before := c.Times(t, theirChoice)
-		c.Reload(t, config("", "key {header.X-Key}\nfixed_window 1 1h", "request_header X-Key changed"))
-		c.Get(t, "/", "X-Key", "changed").Want(t, 200)
-		for range 1000 + 10 {
-			c.Get(t, "/", "X-Key", "changed").Want(t, 429)
-		}
-		c.Get(t, "/", "X-Key", "another").Want(t, 200)
-		if got := c.Times(t, theirChoice) - before; got != 1 {
-			t.Errorf("warned %d times", got)
-		}
-	})
-}
-
-func TestWarningOfEmptyKeys(t *testing.T) {
-	t.Parallel()
-	for zone, empty := range map[string][]string{
-		`key "user {header.X-Key}|{header.X-User}"`:             nil,
-		"key \\{{header.X-Key}\\}":                              nil,
-		"key {header.X-Key}\nipv6_prefix 64\nruntime_overrides": nil,
-		"key {header.X-Key} everybody":                          {"not warned of"},
-	} {
-		t.Run(zone, func(t *testing.T) {
-			c := caddytest.Start(t, caddytest.Site("zone a {\n"+zone+"\n gcra 10000 1h\n}"))
-			const warning = "the key of a zone was empty for 100 requests in a row"
-			ask := func(n int, header ...string) {
-				for range n {
-					c.Get(t, "/", header...).Want(t, 200)
-				}
-			}
-			ask(99)
-			ask(1, "X-Key", "k")
-			ask(99)
-			if got := c.Times(t, warning); got != 0 {
-				t.Fatalf("warned %d times of 99 in a row", got)
-			}
-			ask(1)
-			ask(1, "X-Key", "k")
-			ask(110)
-			want := 1
-			if empty != nil {
-				want = 0
-			}
-			if got := c.Times(t, warning); got != want {
-				t.Errorf("warned %d times, want %d", got, want)
-			}
-		})
-	}
-}
-
 func TestWarningOfUncountedCosts(t *testing.T) {
 	t.Parallel()
 	const warning = "the cost of settle was no number for 100 responses in a row"
@@ -238,30 +125,5 @@ func TestWarningOfUncountedCosts(t *testing.T) {
 	ask(110, "/")
 	if got := c.Times(t, warning); got != 1 {
 		t.Errorf("warned %d times", got)
-	}
-}
-
-// A trailer that says what a request cost comes after the header, which does not.
-func TestWarningOfUncountedTrailers(t *testing.T) {
-	t.Parallel()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Trailer", "X-Cost")
-		fmt.Fprint(w, "ok")
-		w.Header().Set("X-Cost", r.URL.Query().Get("cost"))
-	}))
-	t.Cleanup(upstream.Close)
-	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {
-	gcra 100000 1h
-	settle {
-		cost {http.response.header.X-Cost}
-	}
-}`), "respond ok", "respond /ready ok\nreverse_proxy "+upstream.Listener.Addr().String(), 1))
-	for _, path := range []string{"/?cost=3", "/?cost=much"} {
-		for range 90 {
-			c.Get(t, path)
-		}
-		if got := c.Times(t, "the cost of settle was no number"); got != 0 {
-			t.Errorf("%s: warned %d times", path, got)
-		}
 	}
 }

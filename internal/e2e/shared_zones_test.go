@@ -105,57 +105,6 @@ zone login {
 	})
 }
 
-// A directive can have shared zones and its own ones, in all blocks that have directives. Each
-// directive charges a request by itself.
-func TestSharedZonesInBlocks(t *testing.T) {
-	t.Parallel()
-	const shared = "zone api {\n key {query.key}\n fixed_window 100 1h\n}\nzone rest {\n match not path /ready\n key {query.key}\n fixed_window 100 1h\n}"
-	config := twoSites(shared, `
-	handle /own {
-		rate_limit api {
-			zone own {
-				fixed_window 100 1h
-			}
-		}
-	}
-	handle /only-own {
-		rate_limit {
-			zone own {
-				fixed_window 100 1h
-			}
-		}
-	}
-	handle_path /snippet/* {
-		import limited rest
-	}
-	handle /twice {
-		route {
-			rate_limit api
-			rate_limit
-		}
-	}
-	handle /invoked {
-		invoke limited
-	}
-	@b query key=b
-	handle /named {
-		rate_limit @b api
-	}`, "")
-	snippets := "(limited) {\n rate_limit {args[0]}\n}\n&(limited) {\n rate_limit rest\n}\n"
-	c := caddytest.Start(t, strings.Replace(config, "{$SITE}", snippets+"{$SITE}", 1))
-	for path, want := range map[string]string{
-		"/own?key=own":         `"api";r=99;t=3600, "own";r=99;t=3600`,
-		"/snippet/?key=s":      `"rest";r=99;t=3600`,
-		"/twice?key=twice":     `"api";r=99;t=3600, "api";r=98;t=3600, "rest";r=99;t=3600`,
-		"/named?key=a":         "",
-		"/named?key=b":         `"api";r=99;t=3600`,
-		"/invoked?key=invoked": `"rest";r=99;t=3600`,
-	} {
-		c.Get(t, path).Want(t, 200, "RateLimit", want)
-	}
-	c.Get(t, "/only-own").Want(t, 200, "RateLimit", `"own";r=98;t=3600`)
-}
-
 // Warnings about a shared zone are given once, however many directives use the zone. A zone that no
 // directive uses is a mistake.
 func TestSharedZoneWarnings(t *testing.T) {

@@ -199,7 +199,7 @@ func sendFlood(t *testing.T, c *caddytest.Caddy, requests int) {
 // zones in shadow mode, and zones that deny. So it does with the time of Redis.
 func TestSimulationDeniesWhatCaddyDenied(t *testing.T) {
 	t.Parallel()
-	const requests = 1200
+	const requests = 600
 	for _, mode := range []string{"shadow", "enforced"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -259,7 +259,8 @@ func TestSimulationOfFailingRoutes(t *testing.T) {
 	}
 }
 
-// A request leaves nothing behind for the next one: no user, variable, mapped value or header field.
+// A request leaves nothing behind for the next one: no user, variable, mapped value or header field. The logged request
+// stays as it is, for another configuration.
 func TestSimulationForgets(t *testing.T) {
 	s := loadSimulation(t, `(limit) {
 	rate_limit {
@@ -311,6 +312,9 @@ func TestSimulationForgets(t *testing.T) {
 		const first = "a=    " // the limit of all paths comes first, and sees nothing of this
 		if got := s.met(s.visit(t, r)); got != first+test.want {
 			t.Errorf("%s met %q, want %q", test.uri, got, first+test.want)
+		}
+		if len(r.Header)+len(r.ResponseHeader) > 0 {
+			t.Errorf("%s has changed the logged header to %v, %v", test.uri, r.Header, r.ResponseHeader)
 		}
 	}
 }

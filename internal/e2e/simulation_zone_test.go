@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,8 +11,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/propose"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // The text of a zone is a configuration that limits every request of a log, whatever its host and port.
@@ -58,80 +54,6 @@ func TestSimulationOfAZone(t *testing.T) {
 	}
 	if notes := s.Notes(); len(notes) > 0 {
 		t.Errorf("notes %q", notes)
-	}
-}
-
-// Requests go through the matcher and the key of the text to the decider and the recorder, and limits are
-// proposed for their demand.
-func TestProposalsForAZone(t *testing.T) {
-	s, err := configuration.LoadZone("match path /api/*\nkey {client_ip}\ncost 3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	recorder := propose.NewRecorder(s, propose.Target{})
-	decider := simulate.NewDecider(s, recorder)
-	for i := range int64(100) { // 192.0.2.1 sends four requests at once every minute, others one
-		for _, path := range []string{"/api/", "/"} {
-			for n := range 4 {
-				r := accesslog.Request{
-					Method: "GET", Proto: "HTTP/1.1", Host: "example.com", URI: path, RemoteIP: "192.0.2.1", RemotePort: "1234",
-					Start: 1_700_000_000_000_000 + i*60_000_000, Status: 200, Header: http.Header{}, ResponseHeader: http.Header{},
-				}
-				if n == 3 {
-					r.RemoteIP = fmt.Sprintf("198.51.100.%d", i)
-				}
-				r.ClientIP, r.End = r.RemoteIP, r.Start
-				v, err := s.Visit(&r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				decider.Decide(v)
-			}
-		}
-	}
-	decider.Finish()
-	proposed := report.Configuration{Zones: []report.Zone{{Name: simulate.ZoneName}}}
-	recorder.Propose(&proposed)
-	var lines []string
-	for _, p := range proposed.Zones[0].Proposals {
-		lines = append(lines, p.Line)
-	}
-	// Nine events come 20 s into each minute, for 100 minutes. So a sliding_window of 1m counts 9·40/60 events
-	// of the window before. A burst of 300 needs 600 more events in 99 minutes.
-	want := []string{
-		"sliding_window 9 1s", "sliding_window 9 10s", "sliding_window 15 1m", "sliding_window 532 1h", "sliding_window 900 24h",
-		"token_bucket 9 1m 30", "token_bucket 9 1m 90", "token_bucket 7 1m 300", "token_bucket 1 1m 900",
-	}
-	if !slices.Equal(lines, want) {
-		t.Errorf("proposals %q, want %q", lines, want)
-	}
-}
-
-// Statistics from nothing don't have the limit that asks for proposals. They have the demand in the usual
-// windows.
-func TestStatisticsOfAZone(t *testing.T) {
-	for text, want := range map[string]string{
-		"key {client_ip}":                      "[]",
-		"key {client_ip} ; token_bucket 10 1m": "[token_bucket 10 1m]",
-		"key {client_ip} ; concurrency 5":      "[concurrency 5]",
-		"key {client_ip} ; delay 1s":           "[delay 1s]",
-	} {
-		s, err := configuration.LoadZone(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		statistics := simulate.NewStatistics(s)
-		decider := simulate.NewDecider(s, statistics)
-		v, err := s.Visit(&accesslog.Request{Start: 1e15, End: 1e15, Method: "GET", URI: "/", Proto: "HTTP/1.1", ClientIP: "192.0.2.1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		decider.Decide(v)
-		decider.Finish()
-		zone := statistics.Report().Zones[0]
-		if got := fmt.Sprint(zone.Limits); got != want || len(zone.Demand) != len(simulate.Windows) {
-			t.Errorf("%s: limits %s and %d windows, want %s", text, got, len(zone.Demand), want)
-		}
 	}
 }
 

@@ -3,14 +3,11 @@ package e2e
 import (
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
@@ -351,94 +348,3 @@ func TestSimulationServerBehindProxy(t *testing.T) {
 		})
 	}
 }
-
-// The notes show the earliest requests, in any order in which goroutines see them.
-func TestSimulationNotesOfEarliestRequest(t *testing.T) {
-	notes := make(map[string]bool)
-	for _, order := range [][]int64{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {2, 1, 3}} {
-		s := loadSimulation(t, "http://example.com:8080 {\n\t@f expression `int({query.n}) > 1`\n\trespond @f 404\n"+
-			"\trate_limit {\n\t\tzone a {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n}\n")
-		for _, i := range order {
-			for _, name := range []string{"x", "y"} {
-				r := loggedGet(fmt.Sprint("/?n=", name, i))
-				r.Start, r.Host = 1e15+i, fmt.Sprint("example.com:", 9000+i)
-				s.visit(t, r)
-			}
-		}
-		s.wantNote(t, "http://example.com:9001: they")
-		s.wantNote(t, "ended with an error in the routes: 6")
-		notes[strings.Join(s.Notes(), "\n")] = true
-	}
-	if len(notes) != 1 {
-		t.Errorf("the notes differ: %v", notes)
-	}
-}
-
-// Many goroutines lead requests through the routes at the same time. Nothing of a request reaches
-// another one, and no Visit refers to the memory of a logged request.
-func TestSimulationConcurrently(t *testing.T) {
-	s := loadSimulation(t, explainedRoutes)
-	var workers sync.WaitGroup
-	for worker := range 4 {
-		workers.Go(func() {
-			line := make([]byte, 64)
-			for i := range 300 {
-				tier := fmt.Sprint("t", worker, "-", i%7)
-				uri := append(line[:0], "/mapped/"...)
-				uri = append(uri, tier...)
-				r := loggedGet("/rewritten/a")
-				want := "before=/a b=x=1"
-				switch i % 3 {
-				case 0:
-					r, want = loggedGet("/invoked"), "outside=/invoked named=/invoked"
-				case 1:
-					r = loggedGet(unsafeString(uri))
-					r.ClientIP = unsafeString(uri[len("/mapped/"):])
-					want = "mapped=free/free/free client=" + tier
-				}
-				v, err := s.Visit(r)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				client := strings.Clone(r.ClientIP)
-				clear(line)
-				if got := s.met(v); got != want || v.Client != client {
-					t.Errorf("%q of %s, want %q of %s", got, v.Client, want, client)
-					return
-				}
-			}
-		})
-	}
-	workers.Wait()
-}
-
-// Handlers that change header fields leave the logged request as it is, for another configuration.
-func TestSimulationLeavesHeader(t *testing.T) {
-	s := loadSimulation(t, `{$SITE} {
-	route {
-		request_header X-A new
-		request_header Y-B old new
-		request_header -Z-C
-		rate_limit {
-			zone a {
-				key {header.X-A}{header.Y-B}{header.Z-C}
-				gcra 1 1h
-			}
-		}
-	}
-}
-`)
-	r := loggedGet("/", "X-A", "old", "Y-B", "old", "Z-C", "old")
-	for range 2 {
-		if got := s.met(s.visit(t, r)); got != "a=newnew" {
-			t.Errorf("met %q", got)
-		}
-	}
-	if want := (http.Header{"X-A": {"old"}, "Y-B": {"old"}, "Z-C": {"old"}}); fmt.Sprint(r.Header) != fmt.Sprint(want) {
-		t.Errorf("the header is %v", r.Header)
-	}
-}
-
-// unsafeString returns a text in memory that is used again, as a parser does.
-func unsafeString(b []byte) string { return unsafe.String(&b[0], len(b)) }

@@ -67,5 +67,4 @@ fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, 
 	go test -run '^$$' -fuzz FuzzReader -fuzztime 1m ./internal/eventstream
 	go test -run '^$$' -fuzz FuzzURLEncoded -fuzztime 1m ./internal/formvalue
 	go test -run '^$$' -fuzz 'FuzzParse$$' -fuzztime 1m ./internal/accesslog
-	go test -run '^$$' -fuzz FuzzLines -fuzztime 1m ./internal/accesslog
 	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

@@ -34,7 +34,7 @@ meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limite
 alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
 alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
-alone+='|ParseFindsWhatCaddyEncodes|(Permissions|DenyCache)?Conforms?|Cluster)$'
+alone+='|(Permissions|DenyCache)?Conforms?|Cluster)$'
 
 if [[ $* == -prepare ]]; then
 	compile() { go list "${build[@]}" -export -test -deps "$@" >/dev/null; }

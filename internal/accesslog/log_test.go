@@ -79,6 +79,11 @@ func readAll(t testing.TB, l *Log) (lines []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, r := range c.runs {
+			if cap(r.data) > 2*maxLine {
+				t.Fatalf("%s: a run has %d bytes", r.file, cap(r.data))
+			}
+		}
 		c.Each(func(line Line) {
 			text := string(line.Text)
 			if line.Err != nil {
@@ -116,38 +121,16 @@ func TestLines(t *testing.T) {
 		{"a long line at the end", first + "\n" + long + "x", "1 " + first + "|2 error: " + errTooLong.Error()},
 	}
 	for _, test := range tests {
-		for _, size := range []int{1, 100, chunkSize} {
-			var want []string
-			for w := range strings.SplitSeq(test.want, "|") {
-				want = append(want, "access.log:"+w)
+		for _, size := range []int{0, 1, 100, chunkSize} {
+			o, file := Options{Names: []string{writeFile(t, "access.log", test.text)}}, "access.log:"
+			if size == 0 { // streams give any number of bytes at once
+				size, file = chunkSize, "stdin:"
+				o = Options{Names: []string{"-"}, Stdin: iotest.OneByteReader(strings.NewReader(test.text))}
 			}
-			name := writeFile(t, "access.log", test.text)
-			got := readAll(t, openLog(t, Options{Names: []string{name}}, size))
-			if !slices.Equal(got, want) {
-				t.Errorf("%s, chunks of %d bytes: got %.300q, want %.300q", test.name, size, got, want)
+			want := strings.Split(file+strings.ReplaceAll(test.want, "|", "|"+file), "|")
+			if got := readAll(t, openLog(t, o, size)); !slices.Equal(got, want) {
+				t.Errorf("%s, chunks of %d bytes of %s got %.300q, want %.300q", test.name, size, file, got, want)
 			}
-		}
-		// Streams give any number of bytes at once.
-		var got []string
-		lines := newLineReader("", iotest.OneByteReader(strings.NewReader(test.text)), chunkSize)
-		for {
-			b, err := lines.next()
-			if err == io.EOF {
-				break
-			}
-			if cap(b.data) > 2*maxLine {
-				t.Fatalf("%s: the run has %d bytes", test.name, cap(b.data))
-			}
-			b.each(func(line Line) {
-				text := string(line.Text)
-				if line.Err != nil {
-					text = "error: " + line.Err.Error()
-				}
-				got = append(got, fmt.Sprintf("%d %s", line.Number, text))
-			})
-		}
-		if strings.Join(got, "|") != test.want {
-			t.Errorf("%s, byte by byte: got %.300q, want %.300q", test.name, got, test.want)
 		}
 	}
 }

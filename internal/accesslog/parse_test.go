@@ -161,6 +161,9 @@ func TestParseJSON(t *testing.T) {
 		if !equal(&got, want) {
 			t.Errorf("%s:\n%s\n got %s\nwant %s", test.name, text, shown(&got), shown(want))
 		}
+		if at, ok := p.timeOf(text, new(Request)); !ok || at != want.End {
+			t.Errorf("%s: the time is %d, %v\n%s", test.name, at, ok, text)
+		}
 	}
 }
 

@@ -3,27 +3,12 @@ package simulate
 import (
 	"testing"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// oneZone is a Configuration with a zone that has slots.
-type oneZone struct{}
-
-func (oneZone) Zones() []Zone                            { return []Zone{{Name: "api", Concurrency: 10}} }
-func (oneZone) Visit(*accesslog.Request) (*Visit, error) { panic("no request is led") }
-func (oneZone) Notes() []string                          { return nil }
-
-func (oneZone) LeftOut() []report.LeftOut { return nil }
-
-func (oneZone) ShownKey(_ int, key string) string { return key }
-func (oneZone) MaxKeys() int64                    { return 1000 }
-
 // The requests that run at the same time are bounded. Further ones end at once, until another request has ended.
 func TestRunningRequestsAreBounded(t *testing.T) {
-	d := NewDecider(oneZone{})
+	d := NewDecider(&reportConfiguration{maxKeys: 1000, zones: []Zone{{Name: "api", Concurrency: 10}}})
 	d.capacity = 3
 	slots := &store.Slots{ID: store.SlotsID("api", ""), Limit: 10}
 	var inFlight []int64

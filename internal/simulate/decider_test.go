@@ -1,28 +1,21 @@
 package simulate_test
 
 import (
-	"fmt"
 	"testing"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // zones is a Configuration of which a Decider knows only the zones.
-type zones []simulate.Zone
+type zones struct {
+	simulate.Configuration
+	all []simulate.Zone
+}
 
-func (z zones) Zones() []simulate.Zone                          { return z }
-func (zones) Visit(*accesslog.Request) (*simulate.Visit, error) { panic("no request is led") }
-func (zones) Notes() []string                                   { return nil }
-
-func (zones) LeftOut() []report.LeftOut { return nil }
-
-func (zones) ShownKey(_ int, key string) string { return key }
-func (zones) MaxKeys() int64                    { return 1_000_000 }
+func (z zones) Zones() []simulate.Zone { return z.all }
+func (zones) MaxKeys() int64           { return 1_000_000 }
 
 // second is a second in the time of the log.
 const second algorithms.Micros = 1_000_000
@@ -54,11 +47,11 @@ func limit(t testing.TB, zone, name string, events, window, burst int64) store.L
 // A slot is free from the end of a request on, and the true cost counts from then on. Ends come before
 // requests of the same instant.
 func TestEndsCorrect(t *testing.T) {
-	c := zones{{Name: "api", Concurrency: 1}, {Name: "tokens"}}
+	c := zones{all: []simulate.Zone{{Name: "api", Concurrency: 1}, {Name: "tokens"}}}
 	slots := &store.Slots{ID: store.SlotsID("api", ""), Limit: 1}
 	budget := limit(t, "tokens", "fixed_window", 10, 3600*second, 0)
 	visit := func(start, end algorithms.Micros, zone int, trueCost int64) *simulate.Visit {
-		r := store.Request{Zone: c[zone].Name, Key: "k", Cost: 4}
+		r := store.Request{Zone: c.all[zone].Name, Key: "k", Cost: 4}
 		if zone == 0 {
 			r.Slots, r.Cost = slots, 1
 		} else {
@@ -93,7 +86,7 @@ func TestEndsCorrect(t *testing.T) {
 
 // A request without slots, settle and delay allocates nothing.
 func TestDecideAllocates(t *testing.T) {
-	c := zones{{Name: "api"}, {Name: "logins"}}
+	c := zones{all: []simulate.Zone{{Name: "api"}, {Name: "logins"}}}
 	limits := [][]store.Limit{
 		{limit(t, "api", "token_bucket", 10, second, 0), limit(t, "api", "fixed_window", 100, 60*second, 0)},
 		{limit(t, "logins", "gcra", 10, second, 0)},
@@ -110,24 +103,5 @@ func TestDecideAllocates(t *testing.T) {
 	decide()
 	if n := testing.AllocsPerRun(1000, decide); n > 0 {
 		t.Errorf("a request allocates %v times", n)
-	}
-}
-
-func BenchmarkDecide(b *testing.B) {
-	c := zones{{Name: "api"}}
-	limits := []store.Limit{limit(b, "api", "token_bucket", 10, second, 0)}
-	d := simulate.NewDecider(c)
-	keys := make([]string, 100_000)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("203.0.%d.%d", i/256, i%256)
-	}
-	v := &simulate.Visit{Start: second, Handlers: []simulate.HandlerVisit{{
-		Requests: []store.Request{{Zone: "api", Cost: 1, Limits: limits}}, Zones: []simulate.ZoneVisit{{Zone: 0}},
-	}}}
-	b.ReportAllocs()
-	for i := range b.N {
-		v.Start += 100
-		v.Handlers[0].Requests[0].Key = keys[i*7919%len(keys)]
-		d.Decide(v)
 	}
 }

@@ -38,7 +38,7 @@ func flood(r *rand.Rand, requests int, d algorithms.Micros) (visits []*simulate.
 // denialsOf decides the requests, in their order, and counts denials by key.
 func denialsOf(t *testing.T, visits []*simulate.Visit, window algorithms.Micros) map[string]int {
 	t.Helper()
-	c := zones{{Name: "log"}}
+	c := zones{all: []simulate.Zone{{Name: "log"}}}
 	l := []store.Limit{limit(t, "log", "sliding_log", 20, int64(window), 0)}
 	visits = slices.Clone(visits)
 	slices.SortStableFunc(visits, func(a, b *simulate.Visit) int { return int(a.Arrival() - b.Arrival()) })
@@ -71,7 +71,8 @@ func denialsOf(t *testing.T, visits []*simulate.Visit, window algorithms.Micros)
 func TestSimulationWithoutInstants(t *testing.T) {
 	const window = 300_000
 	differ := 0
-	for seed := range seedtest.Cases(t, uint64(12)) {
+	seeds := seedtest.Cases(t, uint64(12))
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 31))
 		d := []algorithms.Micros{0, 10, 3000, 100_000}[seed%4]
 		visits := flood(r, 1000, d)
@@ -96,7 +97,7 @@ func TestSimulationWithoutInstants(t *testing.T) {
 			t.Errorf("seed %d: only %d keys have denials", seed, len(served))
 		}
 	}
-	if differ == 0 {
+	if differ == 0 && seeds >= 12 {
 		t.Error("the instants make no difference in any case")
 	}
 }

@@ -12,15 +12,15 @@ import (
 // So the request that waits there asks first, and gets the last event of a zone that both handlers have.
 func TestLastHandlerEndsFirst(t *testing.T) {
 	const hour = 3600 * second
-	c := zones{
+	c := zones{all: []simulate.Zone{
 		{Name: "both"}, {Name: "first", Concurrency: 2, MaxDelay: hour, Places: 9}, {Name: "last", Concurrency: 1, MaxDelay: hour, Places: 9},
-	}
+	}}
 	budget := limit(t, "both", "fixed_window", 4, 24*hour, 0)
 	handler := func(zone int) simulate.HandlerVisit {
-		slots := &store.Slots{ID: store.SlotsID(c[zone].Name, ""), Limit: c[zone].Concurrency}
+		slots := &store.Slots{ID: store.SlotsID(c.all[zone].Name, ""), Limit: c.all[zone].Concurrency}
 		return simulate.HandlerVisit{
 			Requests: []store.Request{
-				{Zone: "both", Key: "k", Cost: 1, Limits: []store.Limit{budget}}, {Zone: c[zone].Name, Key: "k", Cost: 1, Slots: slots},
+				{Zone: "both", Key: "k", Cost: 1, Limits: []store.Limit{budget}}, {Zone: c.all[zone].Name, Key: "k", Cost: 1, Slots: slots},
 			},
 			Zones: []simulate.ZoneVisit{{Zone: 0}, {Zone: zone}},
 		}
@@ -43,15 +43,15 @@ func TestLastHandlerEndsFirst(t *testing.T) {
 
 // Each request is observed once, and comes to the last handler, although its place in memory was that of an earlier one.
 func TestEachRequestIsObservedOnce(t *testing.T) {
-	c := zones{{Name: "first", MaxDelay: 3600 * second, Places: 9}, {Name: "last"}}
+	c := zones{all: []simulate.Zone{{Name: "first", MaxDelay: 3600 * second, Places: 9}, {Name: "last"}}}
 	limits := [][]store.Limit{{limit(t, "first", "gcra", 1, 10*second, 1)}, {limit(t, "last", "fixed_window", 100, 24*3600*second, 0)}}
 	var got outcomes
 	d := simulate.NewDecider(c, &got)
 	for n, start := range []algorithms.Micros{1, 20, 21, 22, 60, 61, 100} { // some are delayed in the first handler
 		v := &simulate.Visit{Number: int64(n), Start: start * second, End: start * second}
-		for i := range c {
+		for i := range c.all {
 			v.Handlers = append(v.Handlers, simulate.HandlerVisit{
-				Requests: []store.Request{{Zone: c[i].Name, Key: "k", Cost: 1, Limits: limits[i]}}, Zones: []simulate.ZoneVisit{{Zone: i}},
+				Requests: []store.Request{{Zone: c.all[i].Name, Key: "k", Cost: 1, Limits: limits[i]}}, Zones: []simulate.ZoneVisit{{Zone: i}},
 			})
 		}
 		d.Decide(v)

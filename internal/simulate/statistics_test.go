@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // reportConfiguration has what statistics ask a configuration for.
 type reportConfiguration struct {
+	Configuration
 	zones   []Zone
 	maxKeys int64
 	notes   []string
@@ -32,10 +32,6 @@ func (c *reportConfiguration) LeftOut() []report.LeftOut { return nil }
 func (c *reportConfiguration) MaxKeys() int64 { return c.maxKeys }
 func (c *reportConfiguration) ShownKey(zone int, key string) string {
 	return fmt.Sprintf("<%s of %s>", key, c.zones[zone].Name)
-}
-
-func (c *reportConfiguration) Visit(*accesslog.Request) (*Visit, error) {
-	panic("the visits of these tests are made up")
 }
 
 func limitOf(t testing.TB, text string) *algorithms.Limit {
@@ -130,7 +126,7 @@ func TestStatisticsAreExact(t *testing.T) {
 		c := &reportConfiguration{notes: []string{"a note"}, maxKeys: 1_000_000, zones: []Zone{
 			{Name: "a", Key: []string{"{client_ip}"}, Sets: []LimitSet{{Limits: limitsOf(t, "gcra 5 1s", "fixed_window 9 7s")}, {Name: "plan p", Limits: limitsOf(t, "gcra 7 1s")}}},
 			{Name: "b", Key: []string{"x", "y"}, Shadow: true, Sets: []LimitSet{{Limits: limitsOf(t, "sliding_log 3 1h")}}},
-			{Name: "c", Concurrency: 5},
+			{Name: "c", Concurrency: 5, MaxDelay: 120_000_000},
 			{Name: "d", Sets: []LimitSet{{Open: true}}},
 		}}
 		if random.IntN(2) == 0 { // the room of the whole configuration is that of one zone
@@ -148,34 +144,6 @@ func TestStatisticsAreExact(t *testing.T) {
 		if !reflect.DeepEqual(s.Report(), want) {
 			t.Fatalf("seed %d: the second report differs from the first", seed)
 		}
-	}
-}
-
-// One key of one zone, request by request: the definitions of the report.
-func TestStatisticsDefinitions(t *testing.T) {
-	c := &reportConfiguration{maxKeys: 10, zones: []Zone{{
-		Name: "api", Concurrency: 20, MaxDelay: 120_000_000,
-		Sets: []LimitSet{{Limits: limitsOf(t, "gcra 5 1m")}, {Name: "plan gold", Limits: limitsOf(t, "gcra 50 1m")}},
-	}}}
-	s := NewStatistics(c)
-	minute := algorithms.Micros(60_000_000)
-	observe := func(at algorithms.Micros, cost int64, denied, reached bool) {
-		s.Observe(&Decided{Visit: &Visit{}, Came: at, Denied: denied, Zones: []DecidedZone{
-			{ZoneVisit: &ZoneVisit{}, Key: "k", Cost: cost, Denied: denied, Reached: reached},
-		}})
-	}
-	observe(100*minute+59_000_000, 3, false, true)
-	observe(101*minute, 3, true, true) // the next window
-	observe(101*minute+1, 2, true, true)
-	observe(101*minute+2, 1, false, true)
-	observe(101*minute+3, 100, false, false) // an earlier handler denied the request
-	observe(103*minute, 1, true, true)
-	z := s.Report().Zones[0]
-	if got, want := fmt.Sprint(z.Limits), "[gcra 5 1m plan gold: gcra 50 1m concurrency 20 delay 2m]"; got != want {
-		t.Errorf("the limits are %s, want %s", got, want)
-	}
-	if z.Requests != 5 || z.Denied != 3 || z.Keys != 1 || len(z.Demand) != 1 || z.Demand[0].Max != 6 {
-		t.Errorf("%+v, want 5 requests, 3 of them denied, of a key with a demand of 6", z)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -22,18 +21,14 @@ import (
 
 // zonesOnly is a configuration of which only the zones matter.
 type zonesOnly struct {
+	simulate.Configuration
 	zones   []simulate.Zone
 	maxKeys int64
 }
 
-func (c zonesOnly) Zones() []simulate.Zone { return c.zones }
-func (c zonesOnly) MaxKeys() int64         { return c.maxKeys }
-func (c zonesOnly) Notes() []string        { return nil }
-
-func (c zonesOnly) LeftOut() []report.LeftOut { return nil }
-
-func (c zonesOnly) ShownKey(_ int, key string) string                 { return key }
-func (c zonesOnly) Visit(*accesslog.Request) (*simulate.Visit, error) { return nil, nil }
+func (c zonesOnly) Zones() []simulate.Zone            { return c.zones }
+func (c zonesOnly) MaxKeys() int64                    { return c.maxKeys }
+func (c zonesOnly) ShownKey(_ int, key string) string { return key }
 
 // zoneRequest is a request to the only zone of a test.
 type zoneRequest struct {
@@ -72,7 +67,7 @@ func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log
 // record lets a Recorder observe a log.
 func record(t testing.TB, log []zoneRequest, zone simulate.Zone) *Recorder {
 	t.Helper()
-	r := NewRecorder(zonesOnly{[]simulate.Zone{zone}, 1000}, DefaultTarget)
+	r := NewRecorder(zonesOnly{zones: []simulate.Zone{zone}, maxKeys: 1000}, DefaultTarget)
 	for i := range log {
 		l := &log[i]
 		visit := simulate.Visit{UserAgent: "agent of " + l.key, Start: l.at, End: l.end, Handlers: []simulate.HandlerVisit{{Zones: []simulate.ZoneVisit{

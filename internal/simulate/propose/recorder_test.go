@@ -78,7 +78,7 @@ func TestRecorderRecordsRequests(t *testing.T) {
 		{"exempt", [3]bool{}, false, -1, 0, [3]int64{0, 1, 1}},
 	}
 	for _, test := range tests {
-		r := NewRecorder(zonesOnly{zones, 10}, DefaultTarget)
+		r := NewRecorder(zonesOnly{zones: zones, maxKeys: 10}, DefaultTarget)
 		visit := simulate.Visit{Handlers: []simulate.HandlerVisit{
 			{Zones: []simulate.ZoneVisit{{Zone: 0}, {Zone: 1}}}, {Zones: []simulate.ZoneVisit{{Zone: 2}}},
 		}}
@@ -124,7 +124,7 @@ func TestRecorderRecordsSettlements(t *testing.T) {
 		{"denied later, and given back", false, true, true, request{at: 10, end: 10, cost: 3, settled: true}},
 	} {
 		zones := []simulate.Zone{{Name: "a", Sets: sets, RefundsDenied: test.refundsOwn}, {Name: "b", Sets: sets}}
-		r := NewRecorder(zonesOnly{zones, 10}, DefaultTarget)
+		r := NewRecorder(zonesOnly{zones: zones, maxKeys: 10}, DefaultTarget)
 		visit := simulate.Visit{End: 90, WasDenied: test.wasDenied, Handlers: []simulate.HandlerVisit{
 			{Zones: []simulate.ZoneVisit{{Zone: 0, Settled: true, TrueCost: 7}}}, {Zones: []simulate.ZoneVisit{{Zone: 1}}},
 		}}
@@ -160,7 +160,7 @@ func TestRecorderIsBounded(t *testing.T) {
 		t.Errorf("%d keys, want 1000, which is MaxKeys", n)
 	}
 	late := simulate.Visit{Handlers: []simulate.HandlerVisit{{Zones: []simulate.ZoneVisit{{Zone: 1}}}}}
-	two := NewRecorder(zonesOnly{[]simulate.Zone{zone, zone}, 10}, DefaultTarget)
+	two := NewRecorder(zonesOnly{zones: []simulate.Zone{zone, zone}, maxKeys: 10}, DefaultTarget)
 	for i := range 40 { // a zone that comes late has its share of the room
 		late.Handlers[0].Zones[0].Zone = i / 20
 		two.Observe(&simulate.Decided{Visit: &late, Came: 1, Zones: []simulate.DecidedZone{

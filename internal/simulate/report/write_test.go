@@ -5,23 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 var update = flag.Bool("update", false, "write the reports into testdata")
@@ -88,88 +85,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-// A report that was computed, from the visits to its text.
-func TestReportOfVisits(t *testing.T) {
-	r := computedReport(t)
-	wantGolden(t, "computed.txt", textOf(t, r, report.TextOptions{Width: 100}))
-	wantGolden(t, "computed.json", jsonOf(t, r))
-}
-
-type fixedConfiguration struct{ zones []simulate.Zone }
-
-func (c fixedConfiguration) Zones() []simulate.Zone { return c.zones }
-func (c fixedConfiguration) Notes() []string        { return []string{"A note."} }
-
-func (c fixedConfiguration) LeftOut() []report.LeftOut { return nil }
-
-func (c fixedConfiguration) ShownKey(_ int, key string) string { return key }
-func (c fixedConfiguration) MaxKeys() int64                    { return 1000 }
-
-func (c fixedConfiguration) Visit(*accesslog.Request) (*simulate.Visit, error) {
-	return nil, errors.New("the visits are made up")
-}
-
-// computedReport lets two configurations decide an hour of requests: twenty clients that are polite, and one
-// that repeats its login.
-func computedReport(t *testing.T) *report.Report {
-	t.Helper()
-	began := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	limits := func(events int64) []*algorithms.Limit {
-		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: 60_000_000, Align: "clock"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []*algorithms.Limit{l}
-	}
-	var configurations [2]fixedConfiguration
-	var statistics [2]*simulate.Statistics
-	var deciders [2]*simulate.Decider
-	for i, events := range []int64{10, 4} {
-		configurations[i].zones = []simulate.Zone{
-			{Name: "all", Key: []string{"{client_ip}"}, Sets: []simulate.LimitSet{{Limits: limits(events * 5)}}},
-			{Name: "login", Key: []string{"{client_ip}"}, Sets: []simulate.LimitSet{{Limits: limits(events)}}},
-		}
-	}
-	comparer := simulate.NewComparer(configurations[0], configurations[1])
-	for i, side := range []simulate.Observer{comparer.First(), comparer.Second()} {
-		statistics[i] = simulate.NewStatistics(configurations[i])
-		deciders[i] = simulate.NewDecider(configurations[i], statistics[i], side)
-	}
-	var last time.Time
-	for number := range int64(3000) {
-		at := began.Add(time.Duration(number) * 1200 * time.Millisecond)
-		client, isLogin := fmt.Sprintf("198.51.100.%d", number%20), false
-		if minute := number / 50; number%3 == 0 && minute >= 20 && minute < 30 {
-			client, isLogin = "203.0.113.9", true
-		}
-		last = at
-		for i, d := range deciders {
-			v := &simulate.Visit{Number: number, Start: at.UnixMicro(), End: at.UnixMicro() + 20_000, Client: client}
-			for zone, z := range configurations[i].zones {
-				if z.Name == "login" && !isLogin {
-					continue
-				}
-				l := store.NewLimit(z.Name, "", z.Sets[0].Limits[0])
-				v.Handlers = append(v.Handlers, simulate.HandlerVisit{
-					Requests: []store.Request{{Zone: z.Name, Key: client, Cost: 1, Limits: []store.Limit{l}}}, Zones: []simulate.ZoneVisit{{Zone: zone}},
-				})
-			}
-			d.Decide(v)
-		}
-	}
-	r := &report.Report{
-		Log:        report.Log{Files: []string{"access.log"}, Lines: 3000, Requests: 3000, From: &began, To: &last},
-		Comparison: comparer.Report(),
-	}
-	for i, d := range deciders {
-		d.Finish()
-		report := statistics[i].Report()
-		report.Name = []string{"Caddyfile", "Caddyfile.strict"}[i]
-		r.Configurations = append(r.Configurations, report)
-	}
-	return r
-}
-
 // appendToTexts appends a text to all texts of a value, which must be addressable.
 func appendToTexts(v reflect.Value, text string) {
 	switch {
@@ -226,9 +141,13 @@ func TestTextFits(t *testing.T) {
 	}
 }
 
-// The JSON of a report means the report.
+// The JSON of a report means the report, and keeps its names.
 func TestJSONIsTheReport(t *testing.T) {
-	for _, want := range []*report.Report{reporttest.Shop(), reporttest.Compared(), reporttest.Empty(), computedReport(t)} {
+	names := make(map[string]bool)
+	for _, want := range []*report.Report{reporttest.Shop(), reporttest.Compared(), reporttest.Empty(), reporttest.FromNothing()} {
+		for _, name := range regexp.MustCompile(`"(\w+)": `).FindAllString(string(jsonOf(t, want)), -1) {
+			names[name] = true
+		}
 		var got report.Report
 		decoder := json.NewDecoder(bytes.NewReader(jsonOf(t, want)))
 		decoder.DisallowUnknownFields()
@@ -239,6 +158,7 @@ func TestJSONIsTheReport(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
+	wantGolden(t, "names", []byte(strings.Join(slices.Sorted(maps.Keys(names)), "\n")))
 }
 
 // A reader that goes away is an error.

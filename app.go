@@ -133,7 +133,7 @@ func (a *App) Start() error {
 		go a.sweep()
 	}
 	for _, b := range a.backends {
-		b.outageLog.setModes(a.events, a.outageModes(b))
+		b.outageLog.setUser(a.events, true)
 		go a.checkRedis(b)
 	}
 	return nil
@@ -153,7 +153,7 @@ func (a *App) Cleanup() error {
 		a.denials.Close()
 	}
 	for _, b := range a.backends {
-		b.outageLog.setModes(a.events, nil)
+		b.outageLog.setUser(a.events, false)
 	}
 	var errs []error
 	for _, key := range a.poolKeys {

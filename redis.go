@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -76,10 +75,6 @@ type Redis struct {
 
 	// The longest time to wait for a new connection; at least 1ms (default 1s).
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty" zero:"1s"`
-
-	// The file and line of the block in a Caddyfile, such as Caddyfile:12, for errors. The Caddyfile
-	// adapter writes it if the block has placeholders or names files (default: none).
-	Position string `json:"position,omitempty"`
 }
 
 // RedisTLS is the configuration of TLS connections. Files are read when the configuration is
@@ -223,7 +218,20 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 	if c.TLS != nil && isPEM(c.TLS.Key) {
 		logger.Warn("the private key for Redis is readable in the configuration: write the path of a file in its place")
 	}
-	for _, t := range expandedTexts(&o) {
+	for _, t := range []struct {
+		option string
+		value  *string
+	}{
+		{"address", &o.Address},
+		{"username", &o.Username},
+		{"password", &o.Password},
+		{"key_prefix", &o.KeyPrefix},
+		{"hash_keys", &o.HashKeys},
+		{"master_name", &o.MasterName},
+		{"sentinel_username", &o.SentinelUsername},
+		{"sentinel_password", &o.SentinelPassword},
+		{"server_name of tls", &o.TLS.ServerName},
+	} {
 		if err := expandRedisOption(t.option, t.value); err != nil {
 			return o, err
 		}
@@ -236,47 +244,20 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 	if c.TLS == nil {
 		return o, nil
 	}
-	for _, f := range []struct {
-		name, file string
-		text       *string
-	}{
-		{"ca", c.TLS.CA, &o.TLS.CA}, {"cert", c.TLS.Cert, &o.TLS.Cert}, {"key", c.TLS.Key, &o.TLS.Key},
-	} {
-		text, err := readPEM(f.name, f.file)
-		if err != nil {
-			return o, err
-		}
-		*f.text = text
+	var errs [3]error
+	o.TLS.CA, errs[0] = readPEM("ca", c.TLS.CA)
+	o.TLS.Cert, errs[1] = readPEM("cert", c.TLS.Cert)
+	o.TLS.Key, errs[2] = readPEM("key", c.TLS.Key)
+	if err := cmp.Or(errs[:]...); err != nil {
+		return o, err
 	}
 	if _, err := (redisstore.TLS{CA: o.TLS.CA}).Config(); err != nil {
-		return o, fmt.Errorf("ca of tls of redis: %s holds no certificate: write a file of certificates in PEM form", quoteTLSOption(c.TLS.CA))
+		return o, errors.New("ca of tls of redis holds no certificate: write a file of certificates in PEM form")
 	}
 	if _, err := o.TLS.Config(); err != nil {
-		return o, fmt.Errorf("cert and key of tls of redis: %s and %s do not belong together: "+
-			"write a certificate and its private key in PEM form (%w)", quoteTLSOption(c.TLS.Cert), quoteTLSOption(c.TLS.Key), err)
+		return o, fmt.Errorf("cert and key of tls of redis do not belong together: write a certificate and its private key in PEM form (%w)", err)
 	}
 	return o, nil
-}
-
-// expandedText is the text of an option whose placeholders are expanded in place.
-type expandedText struct {
-	option string
-	value  *string
-}
-
-// expandedTexts returns the options with placeholders, except for files.
-func expandedTexts(o *redisstore.Options) []expandedText {
-	return []expandedText{
-		{"address", &o.Address},
-		{"username", &o.Username},
-		{"password", &o.Password},
-		{"key_prefix", &o.KeyPrefix},
-		{"hash_keys", &o.HashKeys},
-		{"master_name", &o.MasterName},
-		{"sentinel_username", &o.SentinelUsername},
-		{"sentinel_password", &o.SentinelPassword},
-		{"server_name of tls", &o.TLS.ServerName},
-	}
 }
 
 // expandRedisOption expands the placeholders of an option in place. A placeholder without a value is
@@ -333,14 +314,6 @@ func readPEM(name, file string) (string, error) {
 
 func isPEM(text string) bool { return strings.Contains(text, "-----BEGIN ") }
 
-// quoteTLSOption returns an option of tls in the form that an error may show.
-func quoteTLSOption(option string) string {
-	if isPEM(option) {
-		return "the text there"
-	}
-	return strconv.Quote(option)
-}
-
 // urlPassword returns the password of a URL, even if the URL is malformed.
 func urlPassword(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
@@ -354,17 +327,8 @@ func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
 // unmarshalRedis reads redis [<address>...] { <options> }.
 func unmarshalRedis(d *caddyfile.Dispenser) (*Redis, error) {
-	c, at := new(Redis), options.Position(d)
-	c.Address = d.RemainingArgs()
-	if err := readBlock(d, "redis", c.blockOptions(), c.check); err != nil {
-		return nil, err
-	}
-	o := c.unexpandedOptions()
-	files := c.TLS != nil && c.TLS.CA+c.TLS.Cert+c.TLS.Key != ""
-	if files || slices.ContainsFunc(expandedTexts(&o), func(t expandedText) bool { return strings.Contains(*t.value, "{") }) {
-		c.Position = at
-	}
-	return c, nil
+	c := &Redis{Address: d.RemainingArgs()}
+	return c, readBlock(d, "redis", c.blockOptions(), c.check)
 }
 
 // blockOptions returns the options of the block redis.

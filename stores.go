@@ -3,8 +3,6 @@ package ratelimit
 import (
 	"cmp"
 	"context"
-	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +15,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -84,8 +81,8 @@ type outageLog struct {
 	limiter.OutageCounts
 
 	mu      sync.Mutex
-	modes   map[*denials.Events]map[string]bool // of on_store_error, by the events of each configuration in force
-	outages map[string]outage                   // the outages that last, by address
+	users   map[*denials.Events]bool // the events of each configuration in force
+	outages map[string]outage        // the outages that last, by address
 }
 
 // outage holds the beginning of an outage, and the counts of [outageLog] at that time.
@@ -94,19 +91,18 @@ type outage struct {
 	local, allowed, denied int64
 }
 
-// setModes remembers which modes of on_store_error a configuration has. With nil it forgets the
-// configuration.
-func (o *outageLog) setModes(events *denials.Events, modes map[string]bool) {
+// setUser remembers whether a configuration in force uses the Redis.
+func (o *outageLog) setUser(events *denials.Events, uses bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if modes == nil {
-		delete(o.modes, events)
+	if !uses {
+		delete(o.users, events)
 		return
 	}
-	if o.modes == nil {
-		o.modes = make(map[*denials.Events]map[string]bool)
+	if o.users == nil {
+		o.users = make(map[*denials.Events]bool)
 	}
-	o.modes[events] = modes
+	o.users[events] = true
 }
 
 // log logs that the Redis at an address fails or, if failure is nil, works again.
@@ -119,11 +115,7 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 			o.outages = make(map[string]outage)
 		}
 		o.outages[address] = now
-		modes := make(map[string]bool)
-		for _, some := range o.modes {
-			maps.Copy(modes, some)
-		}
-		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes),
+		logger.Warn("Redis fails, and is not asked until it works again: meanwhile on_store_error decides, which is local by default",
 			zap.String("address", address), zap.Error(failure))
 		o.emitLocked(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
 		return
@@ -149,34 +141,13 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 // configuration that is being loaded does.
 func (o *outageLog) emitLocked(name string, data map[string]any) {
 	events := activeEvents()
-	if _, uses := o.modes[events]; !uses {
-		for events = range o.modes {
+	if !o.users[events] {
+		for events = range o.users {
 			break
 		}
 	}
 	if events != nil {
 		events.Add(name, data)
-	}
-}
-
-// describeModes returns how requests are treated while Redis fails, as a clause for the log. modes
-// are the modes of on_store_error in use.
-func describeModes(modes map[string]bool) string {
-	var all []string
-	for _, m := range []struct{ mode, words string }{
-		{"local", "decided by local budgets"}, {"allow", "allowed"}, {"deny", "denied with 503"},
-	} {
-		if modes[m.mode] {
-			all = append(all, m.words)
-		}
-	}
-	switch n := len(all); n {
-	case 0:
-		return "on_store_error decides on requests that are in flight"
-	case 1:
-		return "requests are " + all[0]
-	default:
-		return "requests are " + strings.Join(all[:n-1], ", ") + " or " + all[n-1] + ", as on_store_error of their handler says"
 	}
 }
 
@@ -267,19 +238,6 @@ const (
 	standInMemory memoryKey = "stand-in"
 )
 
-// outageModes returns the modes of on_store_error of the handlers that use a Redis.
-func (a *App) outageModes(b *redisBackend) map[string]bool {
-	modes := make(map[string]bool)
-	for _, zones := range a.zonesByName {
-		for _, z := range zones {
-			if z.handler.Backend == limiter.Backend(b) {
-				modes[z.handler.StoreErrorPolicy.Mode] = true
-			}
-		}
-	}
-	return modes
-}
-
 // sweep drops expired budgets from memory at intervals, until the configuration ends.
 func (a *App) sweep() {
 	ticker := time.NewTicker(cmp.Or(a.sweepEvery, defaultSweepInterval))
@@ -304,7 +262,7 @@ func (a *App) checkRedis(b *redisBackend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
 	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
-		a.logger.Warn("Redis did not pass the check at the start: until it does, "+describeModes(a.outageModes(b)),
+		a.logger.Warn("Redis did not pass the check at the start: until it does, on_store_error decides, which is local by default",
 			zap.String("address", b.redis.Address()), zap.Error(withAdvice(err, b.keyPrefix)))
 		return
 	}
@@ -332,12 +290,12 @@ func (a *App) openStore(ctx caddy.Context, o *Options, l *limiter.Limiter) (id s
 	}
 	expanded, err := o.Redis.expandedOptions(ctx.Logger())
 	if err != nil {
-		return "", options.AtPosition(o.Redis.Position, err)
+		return "", err
 	}
 	l.HashSecret = expanded.HashKeys
 	b, err := a.acquireBackend(expanded)
 	if err != nil {
-		return "", options.AtPosition(o.Redis.Position, err)
+		return "", err
 	}
 	l.Backend, l.Store, l.SlotLines = b, b, b.slotLines
 	if l.StoreErrorPolicy.Mode == "local" {

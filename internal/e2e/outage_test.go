@@ -17,7 +17,7 @@ func TestOnStoreError(t *testing.T) {
 		return caddytest.Site(fmt.Sprintf("zone %s {\n token_bucket 1 1h 5\n}\nredis redis://user:SECRET@%s\n%s", zone, address, option))
 	}
 	c := caddytest.Start(t, config("first", ""))
-	c.WaitForLog(t, "Redis did not pass the check at the start: until it does, requests are decided by local budgets")
+	c.WaitForLog(t, "Redis did not pass the check at the start: until it does, on_store_error decides")
 	for _, test := range []struct {
 		zone, option string
 		statuses     string // of seven requests

@@ -116,7 +116,6 @@ func jsonFields(t reflect.Type) map[string]reflect.StructField {
 
 func unknownFieldError(name string, fields map[string]reflect.StructField) error {
 	names := slices.Sorted(maps.Keys(fields))
-	names = slices.DeleteFunc(names, func(name string) bool { return name == "position" }) // which only the Caddyfile adapter writes
 	if near := Suggest(name, names); near != "" {
 		return fmt.Errorf("unknown field %.100q (did you mean %s?)", name, near)
 	}

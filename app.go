@@ -125,7 +125,9 @@ func (a *App) Validate() error {
 // last minutes. All of this ends with the configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
-	a.warnOfRoutes()
+	if err := a.checkRoutes(); err != nil {
+		return err
+	}
 	if len(a.countedZones()) > 0 {
 		go telemetry.KeepHistory(a.ctx)
 	}

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -75,73 +76,79 @@ type unsurePlaceholder struct {
 	placeholder.Use
 }
 
-// warnOfRoutes warns of placeholders that are always empty, because the routes don't define them, or because there is
-// no response yet. All routes are loaded by then.
-func (a *App) warnOfRoutes() {
+// checkRoutes warns of placeholders that are always empty, because the routes don't define them, or because there is no
+// response yet. One that was probably meant otherwise is an error, if no plugin can define it, because plugins begin their
+// names with a namespace. All routes are loaded by then.
+func (a *App) checkRoutes() error {
 	app, err := a.ctx.AppIfConfigured("http")
 	if err != nil || len(a.zonesByName) == 0 {
-		return
+		return nil
 	}
 	defined := make(map[string]bool)
-	define := func(handler caddyhttp.MiddlewareHandler, _ caddyhttp.MatcherSets) {
-		switch h := handler.(type) {
-		case *maphandler.Handler: // which has removed the braces
-			for _, name := range h.Destinations {
-				defined[name] = true
-			}
-		case *caddyhttp.VarsMiddleware:
-			for name := range *h {
-				defined["http.vars."+name] = true
-			}
-		}
-	}
 	for _, server := range app.(*caddyhttp.App).Servers {
-		list := slices.Clone(server.Routes)
+		eachHandler(server.Routes, nil, defined, warnOfOutcome)
 		for _, named := range server.NamedRoutes {
-			list = append(list, *named)
+			eachHandler(caddyhttp.RouteList{*named}, nil, defined, warnOfOutcome)
 		}
-		eachHandler(list, nil, define)
-		eachHandler(list, nil, warnOfOutcome)
 		if server.Errors != nil { // where the outcome is known
-			eachHandler(server.Errors.Routes, nil, define)
+			eachHandler(server.Errors.Routes, nil, defined, func(*Handler, caddyhttp.MatcherSets) {})
 		}
 	}
 	for _, use := range a.unsure {
-		if !defined[use.Name] {
-			a.logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
-				"unless a plugin provides it, it is always empty"+use.Suggestion(),
-				zap.String("zone", use.zone), zap.String("option", use.Option), zap.String("placeholder", "{"+use.Name+"}"))
+		if defined[use.Name] {
+			continue
 		}
+		suggestion, found := use.Suggestion()
+		if found && !strings.Contains(use.Name, ".") {
+			return inZone(use.zone, fmt.Errorf("%s: {%s} is always empty, because no route defines it%s", use.Option, use.Name, suggestion))
+		}
+		a.logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
+			"unless a plugin provides it, it is always empty"+suggestion,
+			zap.String("zone", use.zone), zap.String("option", use.Option), zap.String("placeholder", "{"+use.Name+"}"))
 	}
+	return nil
 }
 
-// eachHandler calls visit for each handler of routes, with the matchers around it. It leaves out routes in other
-// handlers than subroute, such as those for responses of reverse_proxy.
-func eachHandler(routes caddyhttp.RouteList, around caddyhttp.MatcherSets, visit func(caddyhttp.MiddlewareHandler, caddyhttp.MatcherSets)) {
+// eachHandler collects the placeholders that the handlers of routes define, and calls visit for each rate_limit handler,
+// with the matchers around it. It leaves out routes in other handlers than subroute, such as those for responses of
+// reverse_proxy.
+func eachHandler(
+	routes caddyhttp.RouteList, around caddyhttp.MatcherSets, defined map[string]bool, visit func(*Handler, caddyhttp.MatcherSets),
+) {
 	for _, route := range routes {
 		around := slices.Concat(around, route.MatcherSets)
 		for _, handler := range route.Handlers {
-			visit(handler, around)
-			if sub, is := handler.(*caddyhttp.Subroute); is {
-				eachHandler(sub.Routes, around, visit)
+			switch h := handler.(type) {
+			case *maphandler.Handler: // which has removed the braces
+				for _, name := range h.Destinations {
+					defined[name] = true
+				}
+			case *caddyhttp.VarsMiddleware:
+				for name := range *h {
+					defined["http.vars."+name] = true
+				}
+			case *caddyhttp.Subroute:
+				eachHandler(h.Routes, around, defined, visit)
+			case *Handler:
+				visit(h, around)
 			}
 		}
 	}
 }
 
-// warnOfOutcome warns of the zones of a rate_limit handler that decide by the outcome of a request, or match by its body.
-func warnOfOutcome(handler caddyhttp.MiddlewareHandler, around caddyhttp.MatcherSets) {
-	h, is := handler.(*Handler)
-	if !is {
-		return
-	}
+// warnOfOutcome warns of the zones of a handler that decide by the outcome of a request, or match by its body.
+func warnOfOutcome(h *Handler, around caddyhttp.MatcherSets) {
 	aroundAll := usesInMatchers("matcher of rate_limit", around)
 	for _, z := range h.zones {
+		if z.source.warned {
+			continue
+		}
 		for _, use := range slices.Concat(z.config.decidingPlaceholders(), aroundAll) {
-			if p := earlyPlaceholder(use); (p.isOutcome() || p.isBody()) && !z.source.warned {
+			if p := earlyPlaceholder(use); p.isOutcome() || p.isBody() {
 				z.source.warned = true
 				z.Logger.Warn(p.message(),
 					zap.String("zone", z.Name), zap.String("option", use.Option), zap.String("placeholder", "{"+use.Name+"}"))
+				break
 			}
 		}
 	}

@@ -88,7 +88,8 @@ func (use Use) check() (provided bool, err error) {
 	case mayBeDefined(use.Name):
 		return false, nil
 	}
-	return false, errors.New("is always empty, because nothing provides it" + use.Suggestion())
+	suggestion, _ := use.Suggestion()
+	return false, errors.New("is always empty, because nothing provides it" + suggestion)
 }
 
 // checkOwn checks the name of a placeholder of this module, without its prefix.
@@ -103,7 +104,8 @@ func (use Use) checkOwn(name string) error {
 		return checkField("a denial", rest, keys.DenialFields)
 	case "json", "form":
 		if !slices.Contains(keys.ZoneFields, rest) {
-			return errors.New("doesn't exist" + use.Suggestion())
+			suggestion, _ := use.Suggestion()
+			return errors.New("doesn't exist" + suggestion)
 		}
 	case "instant":
 		if rest == "" {
@@ -186,17 +188,17 @@ var (
 )
 
 // Suggestion returns the end of a message about a placeholder that nothing provides: the placeholder that was
-// probably meant.
-func (use Use) Suggestion() string {
+// probably meant, if one is found.
+func (use Use) Suggestion() (text string, found bool) {
 	if parts := bodyForm.FindStringSubmatch(use.Name); parts != nil {
 		side, kind := "request", strings.Replace(parts[1], "body", "json", 1)
 		if use.AfterResponse {
 			side, kind = "response", "json"
 		}
-		return meant(strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, "."))
+		return meant(strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, ".")), true
 	}
 	if addressForm.MatchString(use.Name) {
-		return meant(keys.ClientAddress)
+		return meant(keys.ClientAddress), true
 	}
 	bare := namespaceForm.ReplaceAllString(pluralForm.ReplaceAllString(use.Name, "$1."), "")
 	similar := []string{bare, "http.request." + bare}
@@ -208,10 +210,10 @@ func (use Use) Suggestion() string {
 	}
 	for _, name := range similar {
 		if long, _ := keys.ExpandShorthand(name); long != use.Name && provides(long) {
-			return meant(name)
+			return meant(name), true
 		}
 	}
-	return ": write a placeholder of Caddy, or one that map or vars defines"
+	return ": write a placeholder of Caddy, or one that map or vars defines", false
 }
 
 // meant returns the end of a message with the placeholder that was probably meant, and its short form if it has one.

@@ -39,7 +39,6 @@ simulate: ## measure caddy rate-limit simulate over a generated log, which takes
 growth: ## show the cost of decisions and keys as budgets grow, in both stores, the longest script calls, and what a check costs Redis in time and in instructions
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
 	go test -run '^$$' -bench Longest -benchtime 10x ./redisstore
-	go test -run '^$$' -bench Script -benchtime 50000x ./redisstore
 	go test -run '^$$' -bench Instructions -benchtime 1x -timeout 30m ./redisstore
 
 real: ## run the tests of real faults: servers that are killed, hang, lose data or fail over (ARGS="-run TestRealX": some)

@@ -51,45 +51,6 @@ func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups 
 	}
 }
 
-// Several groups share a script call, and each is decided independently. Groups of a poisoned key
-// fail at any position, and all others are decided.
-func TestGroups(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	ctx := context.Background()
-	limits, script := oneOfEach(t)
-	run := func(t *testing.T, client *redis.Client, poisoned func(group int) bool) {
-		for size := 1; size <= 4; size++ {
-			server.Client.FlushAll(ctx)
-			var groups [][]store.Request
-			for g := range 6 {
-				key := fmt.Sprint("key ", g)
-				of := limits[:1+(g+size)%len(limits)]
-				groups = append(groups, []store.Request{
-					{Zone: "z", Key: key, Cost: 2, Limits: of},
-					{Zone: "y", Key: "y " + key, Cost: 1, Limits: limits[:size]},
-				})
-				if poisoned(g) && client == server.Client { // the last limit of the first zone
-					server.Client.HSet(ctx, wire.Names{Prefix: "p"}.Name(key, of[len(of)-1].ID), "a", 1)
-				}
-			}
-			runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {
-				if (failed != nil) != poisoned(g) || allowed == poisoned(g) {
-					t.Errorf("group %d of size %d: allowed %v, error %v", g, size, allowed, failed)
-				}
-				if failed == nil && (requests[0].Outcome.Decisions[0].Remaining != 8 || requests[1].Outcome.Decisions[0].Remaining != 9) {
-					t.Errorf("group %d of size %d: %+v", g, size, requests)
-				}
-			})
-		}
-	}
-	t.Run("none poisoned", func(t *testing.T) { run(t, server.Client, func(int) bool { return false }) })
-	for g := range 6 {
-		t.Run(fmt.Sprint("group ", g), func(t *testing.T) { run(t, server.Client, func(i int) bool { return i == g }) })
-	}
-	t.Run("all", func(t *testing.T) { run(t, server.Client, func(int) bool { return true }) })
-}
-
 // The reply stays in order even if a group fails in the middle of its writes.
 func TestGroupsWithRefusedWrites(t *testing.T) {
 	t.Parallel()
@@ -116,29 +77,6 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 			}
 			if allowed == hasLog || (failed != nil) != hasLog {
 				t.Errorf("%d limits, group %d: allowed %v, error %v", bad, g, allowed, failed)
-			}
-		})
-	}
-}
-
-// Groups that differ only in shadow are distinguished: in shadow mode a zone charges nothing that
-// another zone denies.
-func TestGroupsInTheShadow(t *testing.T) {
-	t.Parallel()
-	client := redistest.Start(t).Client
-	limits, script := oneOfEach(t)
-	for _, limit := range limits {
-		full := store.Request{Zone: "z", Key: "full", Cost: 11, Limits: []store.Limit{limit}}
-		other := store.Request{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}
-		if limit.Algorithm().Name == "smooth" {
-			full.Cost = 1
-			runGroups(t, client, script, [][]store.Request{{{Zone: "z", Key: "full", Cost: 20, Limits: full.Limits}}}, func(int, []store.Request, bool, error) {})
-		}
-		watched := full
-		watched.Shadow = true
-		runGroups(t, client, script, [][]store.Request{{full, other}, {watched, other}, {full, other}}, func(g int, requests []store.Request, allowed bool, failed error) {
-			if failed != nil || allowed != (g == 1) || requests[1].Outcome.Decisions[0].Charged != map[bool]int64{true: 1}[allowed] {
-				t.Errorf("%s, group %d: allowed %v, %v, %+v", limit.Algorithm().Name, g, allowed, failed, requests[1].Outcome.Decisions)
 			}
 		})
 	}

@@ -136,13 +136,23 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 	take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
 	q := &s.queue
 	q.maxInFlight = 0 // nothing is sent
+	end := func(key string) {
+		s.endBatch(&batch{replied: true, messages: []*scriptCall{{calls: []*pendingCall{givesBack(key)}}}})
+	}
+	for _, key := range []string{"a", "b"} {
+		q.calls, s.keys.correcting[key] = []*pendingCall{take}, new(batch)
+		if s.fillLocked(new(batch)); len(q.calls) > 0 || s.stats().Queued != 1 {
+			t.Errorf("the take doesn't wait for a message with key %s", key)
+		}
+		end(key)
+	}
 	q.calls = []*pendingCall{back, take}
 	s.keys.correcting["a"], s.keys.correcting["b"] = new(batch), new(batch) // messages in flight
 	if s.fillLocked(new(batch)); len(q.calls) > 0 {
 		t.Fatal("one of them doesn't wait")
 	}
 	for _, key := range []string{"b", "a"} {
-		s.endBatch(&batch{replied: true, messages: []*scriptCall{{calls: []*pendingCall{givesBack(key)}}}})
+		end(key)
 	}
 	if len(q.calls) != 2 || q.calls[0] != back {
 		t.Error("the take has overtaken the give-back")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -142,60 +141,4 @@ func BenchmarkInstructions(b *testing.B) {
 			})
 		}
 	}
-}
-
-// BenchmarkScript measures the CPU time that Redis spends on one check, for 100,000 keys and two
-// script calls in flight. It includes reading the message and writing the reply.
-func BenchmarkScript(b *testing.B) {
-	for _, c := range checkedKinds(b, 1_000_000, 1_000_000) {
-		for _, batch := range []int{9, 32} {
-			b.Run(fmt.Sprintf("%s/batch=%d", c.name, batch), func(b *testing.B) { benchmarkScript(b, batch, c) })
-		}
-	}
-}
-
-// benchmarkScript checks requests with random keys.
-func benchmarkScript(b *testing.B, batch int, c checked) {
-	ctx, client := context.Background(), redistest.Start(b).Client
-	sha := c.load(b, client)
-	var earlier []int
-	checks := func(n int) {
-		for done := 0; done < n; {
-			pipe := client.Pipeline()
-			for range 2 {
-				keys := make([]int, batch)
-				for i := range keys {
-					keys[i] = rand.IntN(100_000)
-				}
-				m := c.message(0, earlier, keys)
-				earlier = keys
-				pipe.EvalSha(ctx, sha, m.AppendKeys(nil), m.Argument())
-				done += batch
-			}
-			if _, err := pipe.Exec(ctx); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	checks(100_000)
-	before := cpuSeconds(b, client)
-	b.ResetTimer()
-	checks(b.N)
-	b.ReportMetric((cpuSeconds(b, client)-before)*1e6/float64(b.N), "redis-µs/op")
-}
-
-// cpuSeconds returns the CPU time that Redis has used.
-func cpuSeconds(b *testing.B, client *redis.Client) (seconds float64) {
-	b.Helper()
-	info := client.Info(context.Background(), "cpu").Val()
-	for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
-		_, after, _ := strings.Cut(info, name)
-		text, _, _ := strings.Cut(after, "\r")
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		seconds += n
-	}
-	return seconds
 }

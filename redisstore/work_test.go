@@ -102,25 +102,6 @@ func TestFullMessage(t *testing.T) {
 	}
 }
 
-// The bound of a message also holds for takes that only look up an override.
-func TestFullMessageOfOverrides(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.queue.calls = []*pendingCall{givesBack("k")}
-	const most = algorithms.MaxWork / algorithms.CounterWork
-	for range most + 100 {
-		take := []store.Request{{Zone: "z", Key: "k", Override: new(store.Override), Shadow: true}}
-		s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, take))
-	}
-	b := new(batch)
-	s.fillLocked(b)
-	if takes := len(b.calls) - 1; takes != most {
-		t.Errorf("%d takes travel together, want %d", takes, most)
-	}
-}
-
 func givesBack(key string) *pendingCall {
 	return &pendingCall{key: key, corrections: make([]store.Correction, 1), queued: time.Now()}
 }

@@ -97,42 +97,6 @@ func TestFloodOfKeysIsBounded(t *testing.T) {
 	}
 }
 
-// A key whose take is lost is set soon, even if many other keys have given their slots back. The others
-// are forgotten first, because Redis has confirmed their counts.
-func TestFloodOfKeysForgetsConfirmedFirst(t *testing.T) {
-	table := slots.New(expiry)
-	for n := range 2 * slots.MaxIdle {
-		table.Replied(table.Prepare(fmt.Sprint(n), true, 0), 0, 0, 0)
-	}
-	for n := range 10 {
-		table.Lost(table.Prepare(fmt.Sprint("lost ", n), true, 0), 0, 0)
-	}
-	for n := range 10 {
-		if op := table.Prepare(fmt.Sprint("lost ", n), false, 0); !op.Set || op.Count != 0 {
-			t.Errorf("%v, want the count set to 0", op)
-		}
-	}
-	if all, _ := table.Len(); all != slots.MaxIdle {
-		t.Errorf("%d keys are remembered, want %d", all, slots.MaxIdle)
-	}
-}
-
-// A key with a lost operation is not forgotten before the operation can no longer run, however many keys
-// are idle. Otherwise a lost Set could come after a later take.
-func TestKeyIsRememberedWhileItsSetMayRun(t *testing.T) {
-	table := slots.New(expiry)
-	table.SetMaxIdle(0)
-	table.Count("k", 0)
-	table.Lost(table.Prepare("k", false, 0), timeout, 0)
-	table.Leave("k", 0)
-	if wait := table.Wait("k", 0); wait != timeout {
-		t.Errorf("a take waits %d us, want %d", wait, timeout)
-	}
-	if table.Due(timeout, 1); table.Knows("k") {
-		t.Error("the key is still remembered")
-	}
-}
-
 // Random programs with every accident, and a Table that forgets nearly all idle keys at once. Slots
 // can stay taken, but no more requests are in flight than may be. In the end nothing is left.
 func TestModelThatForgets(t *testing.T) {

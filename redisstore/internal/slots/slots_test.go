@@ -389,31 +389,6 @@ func TestNoSetBesideTakes(t *testing.T) {
 	}
 }
 
-// One request: its slot is taken, given back, and that is confirmed.
-func BenchmarkRequest(b *testing.B) {
-	for _, keys := range []int{1, 5_000, 100_000} {
-		names := make([]string, keys)
-		for i := range names {
-			names[i] = fmt.Sprint("caddy_rl:{", i, "}:zone:c")
-		}
-		b.Run(fmt.Sprint(keys), func(b *testing.B) {
-			b.ReportAllocs()
-			table := slots.New(algorithms.SlotsExpiry)
-			for n := range b.N {
-				name, now := names[n%keys], slots.Micros(n)
-				for _, taken := range []int64{1, 0} {
-					table.Wait(name, now)
-					op := table.Prepare(name, taken > 0, now)
-					table.Replied(op, taken, 1-taken, now)
-					if taken == 1 {
-						table.Leave(name, now)
-					}
-				}
-			}
-		})
-	}
-}
-
 // A key that is due while Redis fails is due again a second later, not at its next turn.
 func TestPostpone(t *testing.T) {
 	table := slots.New(expiry)

@@ -116,15 +116,11 @@ type Receipt struct {
 	Shared bool
 }
 
-// ChargedLater reports whether the charge of r was made after the charge of other, to the same
-// budget. Both charges must be in advance (see [Request].MaxWait) and not given back.
-func (l *Limit) ChargedLater(r, other Receipt) bool {
-	if l.algorithm.queued == nil {
-		return false
-	}
-	until, rest := l.algorithm.queued(l, r.A, r.B)
-	before, otherRest := l.algorithm.queued(l, other.A, other.B)
-	return until > before || until == before && rest > otherRest
+// ChargedLater reports whether the charge was made after another one, to the same budget. Both charges must be in
+// advance (see [Request].MaxWait) and not given back. Of two charges at the same instant, the later one leaves more
+// debt behind.
+func (r Receipt) ChargedLater(other Receipt) bool {
+	return r.At > other.At || r.At == other.At && r.A+r.B > other.A+other.B
 }
 
 // Algorithm describes an algorithm.
@@ -166,11 +162,7 @@ type Algorithm struct {
 	// maxDelay returns the longest MaxWait whose debt can be counted exactly. It is nil if
 	// requests can't be charged in advance.
 	maxDelay func(*Limit) Micros
-	// queued returns the instant until which a budget is charged in advance, and a rest,
-	// given its last receipt a and b. Of two charges in advance the later one has the
-	// later instant or, at the same instant, the greater rest.
-	queued func(l *Limit, a, b int64) (until Micros, rest int64)
-	decide func(l *Limit, s *State, now Micros, cost int64) verdict
+	decide   func(l *Limit, s *State, now Micros, cost int64) verdict
 	// commit charges a request, and returns the charge and the state afterwards. The charge of a
 	// denied request has a bound.
 	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance

@@ -36,11 +36,8 @@ func init() {
 			}
 			return []int64{l.Events, l.Window, clock}
 		},
-		bound:    func(*Limit) error { return nil },
-		maxDelay: windowsDelay,
-		queued: func(l *Limit, start Micros, count int64) (Micros, int64) {
-			return start + count/l.Events*l.Window, count % l.Events
-		},
+		bound:     func(*Limit) error { return nil },
+		maxDelay:  windowsDelay,
 		keepUntil: fixedWindowKeepUntil,
 		decide:    fixedWindowDecide,
 		commit:    fixedWindowCommit,

@@ -23,14 +23,11 @@ var leakyBucketLua string
 func init() {
 	register(&Algorithm{
 		Name: "leaky_bucket", Burst: true,
-		lua:      leakyBucketLua,
-		numbers:  func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
-		bound:    leakyBucketBound,
-		refillIn: func(l *Limit) Micros { return ceilDiv(l.Burst, l.Events) * l.Window },
-		maxDelay: windowsDelay,
-		queued: func(l *Limit, drip Micros, level int64) (Micros, int64) {
-			return drip + level/l.Events*l.Window, level % l.Events
-		},
+		lua:       leakyBucketLua,
+		numbers:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
+		bound:     leakyBucketBound,
+		refillIn:  func(l *Limit) Micros { return ceilDiv(l.Burst, l.Events) * l.Window },
+		maxDelay:  windowsDelay,
 		keepUntil: leakyBucketKeepUntil,
 		decide:    leakyBucketDecide,
 		commit:    leakyBucketCommit,

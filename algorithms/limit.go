@@ -79,23 +79,19 @@ func NewLimit(q Quota) (*Limit, error) {
 	}
 	l, err := newLimit(algorithm, q)
 	if errors.Is(err, errBound) {
-		return nil, fmt.Errorf("%s is too large to be counted exactly: %s", algorithm.describe(&q), nearest(algorithm, q))
+		err = &inexactError{algorithm, q}
 	}
 	return l, err
 }
 
-// TryLimit returns the limit of a quota, or nil if [NewLimit] returns an error. TryLimit is for callers
-// that try many quotas: to advise what to write instead takes NewLimit much longer than to check.
-func TryLimit(q Quota) *Limit {
-	algorithm, err := Lookup(q.Algorithm)
-	if err != nil {
-		return nil
-	}
-	l, err := newLimit(algorithm, q)
-	if err != nil {
-		return nil
-	}
-	return l
+// inexactError is the error of a quota that can't be counted exactly. Its advice takes much longer than the check.
+type inexactError struct {
+	algorithm *Algorithm
+	quota     Quota
+}
+
+func (e *inexactError) Error() string {
+	return fmt.Sprintf("%s is too large to be counted exactly: %s", e.algorithm.describe(&e.quota), nearest(e.algorithm, e.quota))
 }
 
 func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {

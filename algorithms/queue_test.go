@@ -31,7 +31,7 @@ func TestQueueIsGivenBack(t *testing.T) {
 		}
 		for i := range queue {
 			for j := range queue {
-				if later := h.limit.ChargedLater(queue[i].Receipt, queue[j].Receipt); later != (i > j) {
+				if later := queue[i].Receipt.ChargedLater(queue[j].Receipt); later != (i > j) {
 					t.Fatalf("charge %d is later than charge %d: %v; receipts %+v and %+v", i, j, later, queue[i].Receipt, queue[j].Receipt)
 				}
 			}

@@ -40,7 +40,6 @@ func init() {
 		bound:     smoothBound,
 		refillIn:  steadyRefill, // with warm_up the time at the full rate
 		maxDelay:  func(*Limit) Micros { return maxSpan / 4 },
-		queued:    func(_ *Limit, used int64, free Micros) (Micros, int64) { return free, used },
 		keepUntil: smoothKeepUntil,
 		decide:    smoothDecide,
 		commit:    smoothCommit,

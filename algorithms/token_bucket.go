@@ -38,7 +38,6 @@ func init() {
 		bound:     productBound,
 		refillIn:  steadyRefill,
 		maxDelay:  productDelay,
-		queued:    func(l *Limit, used int64, at Micros) (Micros, int64) { return at + used/l.events, used % l.events },
 		keepUntil: tokenBucketKeepUntil,
 		decide:    tokenBucketDecide,
 		commit:    tokenBucketCommit,

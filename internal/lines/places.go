@@ -125,7 +125,7 @@ func (p *Places) hold(owner any, r store.Request) *heldRequest {
 func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
 	limit, otherLimit := h.request.Limits[0], other.request.Limits[0]
 	receipt, otherReceipt := h.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt
-	return limit.ID == otherLimit.ID && limit.ChargedLater(receipt, otherReceipt)
+	return limit.ID == otherLimit.ID && receipt.ChargedLater(otherReceipt)
 }
 
 // pass removes a request whose time has come. It also removes the abandoned requests before

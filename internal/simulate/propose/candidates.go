@@ -61,8 +61,8 @@ func scaled(part, n, total int64) int64 {
 
 // with returns the limit with this number of events, or false if there is no such limit.
 func (c *candidates) with(events int64) (*candidate, bool) {
-	l := algorithms.TryLimit(c.quota(events))
-	if l == nil || l.WorstWork(c.maxCost) > c.work || c.maxWait > 0 && l.CheckDelay(c.maxWait) != nil {
+	l, err := algorithms.NewLimit(c.quota(events))
+	if err != nil || l.WorstWork(c.maxCost) > c.work || c.maxWait > 0 && l.CheckDelay(c.maxWait) != nil {
 		return nil, false
 	}
 	return &candidate{events: events, line: caddyfileLine(l), admits: admits(l.Quota), limit: l}, true

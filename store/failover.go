@@ -7,7 +7,7 @@ import (
 )
 
 // Failover is a [Store] that asks a second store with budgets of this process, the local store, while
-// the main store fails. The main store is usually a [DenyCache], and the local store a [Memory].
+// the main store fails. The main store is usually a [DenyCache].
 //
 // The local budgets are untouched when the first outage begins. Later outages continue with the
 // charges of earlier ones. No charge moves from one store to the other.
@@ -26,7 +26,7 @@ type Failover struct {
 // NewFailover returns a Failover for a main store and a local store. The local store decides by the
 // Share of limits and slots, if they have one. failed is called with each error of the main store
 // that makes the local store decide, or because of which a charge can't be given back.
-func NewFailover(store, local Store, failed func(error)) *Failover {
+func NewFailover(store Store, local *Memory, failed func(error)) *Failover {
 	return &Failover{store: store, local: localStore{local}, failed: failed}
 }
 
@@ -75,19 +75,10 @@ type SlotCounter interface {
 	CountSlots(requests []Request)
 }
 
-// SlotAdmitter is a [Store] that can count slots granted by another store, up to the limit. If the local
-// store of a [Failover] is no SlotAdmitter, it doesn't count the slots of the main store.
-type SlotAdmitter interface {
-	// AdmitSlots counts the slots that requests have taken. If a zone that isn't a shadow has no room,
-	// AdmitSlots counts none, and returns false.
-	AdmitSlots(requests []Request) bool
-}
-
 var (
-	_ SlotCounter  = (*Memory)(nil)
-	_ SlotCounter  = (*DenyCache)(nil)
-	_ SlotCounter  = (*Breaker)(nil)
-	_ SlotAdmitter = (*Memory)(nil)
+	_ SlotCounter = (*Memory)(nil)
+	_ SlotCounter = (*DenyCache)(nil)
+	_ SlotCounter = (*Breaker)(nil)
 )
 
 // countSlots makes a store count the slots that requests have taken, if the store is a SlotCounter.
@@ -100,8 +91,7 @@ func countSlots(s Store, requests []Request) {
 // admitSlots makes the local store count the slots that requests have taken from the main store. It
 // reports false if there is no room for them.
 func (f *Failover) admitSlots(requests []Request) bool {
-	a, ok := f.local.Store.(SlotAdmitter)
-	return !ok || !slices.ContainsFunc(requests, tookSlot) || a.AdmitSlots(requests)
+	return !slices.ContainsFunc(requests, tookSlot) || f.local.AdmitSlots(requests)
 }
 
 func tookSlot(r Request) bool { return r.Outcome.Slots.Taken }
@@ -112,7 +102,6 @@ func tookSlot(r Request) bool { return r.Outcome.Slots.Taken }
 func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 	var toStore, toLocal, leaveStore []Correction
 	_, storeCounts := f.store.(SlotCounter)
-	_, localCounts := f.local.Store.(SlotAdmitter)
 	for _, c := range corrections {
 		leave := Correction{Request: c.Request, Leave: c.Leave && c.Request.Outcome.Slots.Taken}
 		if c.Request.Outcome.Local {
@@ -123,7 +112,7 @@ func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 			continue
 		}
 		toStore = append(toStore, c)
-		if leave.Leave && localCounts {
+		if leave.Leave {
 			toLocal = append(toLocal, leave)
 		}
 	}
@@ -166,9 +155,9 @@ func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.
 // List implements [Store]. It lists only what the main store has.
 func (f *Failover) List(ctx context.Context, l Listing) (Page, error) { return f.store.List(ctx, l) }
 
-// localStore is a [Store] that passes requests on with the Share of their limits and slots, and without their
+// localStore is a [Memory] that passes requests on with the Share of their limits and slots, and without their
 // overrides. It marks their Outcomes as Local.
-type localStore struct{ Store }
+type localStore struct{ *Memory }
 
 // Take implements [Store].
 func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) {
@@ -176,7 +165,7 @@ func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) 
 	for i := range requests {
 		shares[i] = shareOf(&requests[i])
 	}
-	allowed, err := s.Store.Take(ctx, shares)
+	allowed, err := s.Memory.Take(ctx, shares)
 	for i := range requests {
 		requests[i].Outcome = shares[i].Outcome
 		requests[i].Outcome.Local = true
@@ -191,7 +180,7 @@ func (s localStore) Correct(corrections []Correction, failed func(error)) {
 		share := shareOf(corrections[i].Request)
 		corrections[i].Request = &share
 	}
-	s.Store.Correct(corrections, failed)
+	s.Memory.Correct(corrections, failed)
 }
 
 // shareOf returns a request with the Share of its limits and slots, and without its override.

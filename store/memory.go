@@ -203,7 +203,8 @@ func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (repor
 // they are given back to that key.
 func (m *Memory) CountSlots(requests []Request) { m.countSlots(requests, anyNumber) }
 
-// AdmitSlots implements [SlotAdmitter]. A full store counts the slots as in CountSlots.
+// AdmitSlots counts slots granted by another store, like CountSlots. If a zone that isn't a shadow has no room for
+// them, AdmitSlots counts none, and returns false.
 func (m *Memory) AdmitSlots(requests []Request) bool { return m.countSlots(requests, upToLimit) }
 
 // slotBound says how many slots countSlots counts.

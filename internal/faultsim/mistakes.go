@@ -147,7 +147,7 @@ var mistakes = []mistake{
 	},
 	{
 		"slots of Redis are given back to Redis alone", "store/failover.go",
-		"		if leave.Leave && localCounts {\n", "		if leave.Leave && !localCounts {\n",
+		"		toStore = append(toStore, c)\n		if leave.Leave {\n", "		toStore = append(toStore, c)\n		if false {\n",
 	},
 	// Denials that are remembered.
 	{

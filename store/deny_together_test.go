@@ -85,16 +85,19 @@ func TestDenyCacheAsksOtherZones(t *testing.T) {
 // A flood costs the store about 1.3 calls per second, or up to 17 if its requests have other costs, or other keys
 // in a second zone.
 func TestDenyCacheFloodOfKeys(t *testing.T) {
+	ban := storetest.Ban(t, "user", algorithms.Ban{After: 1, Window: 1, Duration: 3_600_000_000, Max: 3_600_000_000})
 	for _, test := range []struct {
 		name string
 		user func(n int) string
 		cost func(n int) int64
+		ban  *store.Ban
 		most int64
 	}{
-		{"one user", func(int) string { return "alice" }, func(int) int64 { return 1 }, 6},
-		{"two users", func(n int) string { return fmt.Sprint(n % 2) }, func(int) int64 { return 1 }, 51},
-		{"any user", func(n int) string { return fmt.Sprint(n) }, func(int) int64 { return 1 }, 51},
-		{"any cost", func(int) string { return "alice" }, func(n int) int64 { return int64(n % 100) }, 51},
+		{"one user", func(int) string { return "alice" }, func(int) int64 { return 1 }, nil, 6},
+		{"two users", func(n int) string { return fmt.Sprint(n % 2) }, func(int) int64 { return 1 }, nil, 51},
+		{"any user", func(n int) string { return fmt.Sprint(n) }, func(int) int64 { return 1 }, nil, 51},
+		{"any cost", func(int) string { return "alice" }, func(n int) int64 { return int64(n % 100) }, nil, 51},
+		{"any cost of a banned user", func(int) string { return "alice" }, func(n int) int64 { return int64(n % 100) }, ban, 60},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
@@ -103,7 +106,9 @@ func TestDenyCacheFloodOfKeys(t *testing.T) {
 				takeAsked(t, c, r.failing, z.from("office", "somebody", 1))
 				before := r.failing.asked.Load()
 				for n := range 3000 {
-					takeAsked(t, c, r.failing, z.from("office", test.user(n), 1+test.cost(n)))
+					requests := z.from("office", test.user(n), 1+test.cost(n))
+					requests[1].Ban = test.ban
+					takeAsked(t, c, r.failing, requests)
 					time.Sleep(time.Millisecond) // virtual time
 				}
 				if asked := r.failing.asked.Load() - before; asked > test.most {

@@ -53,60 +53,6 @@ func TestDenyCacheFlood(t *testing.T) {
 	}
 }
 
-// A flood of a banned key costs one check per 750 ms, in any mode, or 16 per second if the costs vary. Before
-// that each denial is counted.
-func TestDenyCacheBanFlood(t *testing.T) {
-	for mode, costs := range map[algorithms.Mode]int{algorithms.Binary: 1, algorithms.Nary: 1, algorithms.Uniform: 3} {
-		const after, lasts = 50, 10 * time.Second
-		withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
-			initial := int64(0)
-			begins := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Initial: &initial})
-			ban := storetest.Ban(t, "z", algorithms.Ban{After: after, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
-			requestWithBan := func(cost int64) []store.Request {
-				requests := request(cost, begins)
-				requests[0].Mode, requests[0].Ban = mode, ban
-				return requests
-			}
-			flood := func(cost int64) bool {
-				requests := requestWithBan(cost)
-				allowed, asked := takeAsked(t, c, r.failing, requests)
-				if allowed {
-					t.Errorf("%v: a request passed", mode)
-				}
-				return asked
-			}
-			var banned time.Time
-			for n := range after {
-				banned = time.Now()
-				if !flood(1) {
-					t.Fatalf("%v: denial %d was not asked about", mode, n+1)
-				}
-			}
-			if flood(1) {
-				t.Errorf("%v: the store was asked about a ban that is known to stand", mode)
-			}
-			first := r.asked.Load()
-			var all sync.WaitGroup
-			for n := range 20 {
-				all.Go(func() {
-					for began := time.Now(); time.Since(began) < lasts; time.Sleep(4 * time.Millisecond) { // virtual time
-						requests := requestWithBan(int64(1 + n%costs))
-						allowed, err := c.Take(t.Context(), requests)
-						rest := time.Duration(requests[0].Outcome.Ban.EndsAfter)*time.Microsecond + time.Since(banned)
-						if allowed || err != nil || rest < time.Hour || rest > time.Hour+3*time.Millisecond {
-							t.Errorf("%v: allowed %v, %v: the ban stands for %v: %+v", mode, allowed, err, rest, requests[0].Outcome)
-						}
-					}
-				})
-			}
-			all.Wait()
-			if asked := r.asked.Load() - first; asked < 12 || asked > 14 && costs == 1 || asked > 174 {
-				t.Errorf("%v: asked %d times in %v", mode, asked, lasts)
-			}
-		})
-	}
-}
-
 // withEndingDenial runs a test with a cache that remembers a denial, 750 ms later. By then the next request
 // asks the store.
 func withEndingDenial(

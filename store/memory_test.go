@@ -3,8 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"runtime"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,53 +348,4 @@ func TestMemoryReclaimIsBounded(t *testing.T) {
 			t.Errorf("%d of 50000 expired keys are left after one request, want all but those of a few of 1024 shards", keys)
 		}
 	})
-}
-
-// BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
-// charged once each, keys of 12,000 bytes, and a log of 1000 events.
-func BenchmarkMemoryBytesPerKey(b *testing.B) {
-	held := func(keys int, prefix string, cost int64, q algorithms.Quota) float64 {
-		limits := []store.Limit{storetest.Limit(b, "z", q)}
-		var before, after runtime.MemStats
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(10_000_000, zoneCount(1), nil)
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		for i := range keys {
-			key := fmt.Sprintf("%s203.%03d.%03d.%03d", prefix, i>>16, i>>8&255, i&255)
-			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: limits}})
-		}
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		runtime.KeepAlive(memory)
-		return float64(after.HeapAlloc-before.HeapAlloc) / float64(keys)
-	}
-	bucket := algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}
-	log := algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}
-	for b.Loop() {
-		b.ReportMetric(held(1_000_000, "", 1, bucket), "B/key")
-		b.ReportMetric(held(20_000, strings.Repeat("x", 12_000), 1, bucket), "B/key12kB")
-		b.ReportMetric(held(10_000, "", 1000, log), "B/log1000")
-	}
-}
-
-func BenchmarkMemoryTake(b *testing.B) {
-	for _, q := range storetest.Quotas(1000, 1_000_000) {
-		b.Run(q.Algorithm, func(b *testing.B) {
-			s := store.NewSharedMemory().Bounded(1_000_000, zoneCount(1), nil)
-			limits := []store.Limit{storetest.Limit(b, "z", q)}
-			keys := make([]string, 100_000)
-			for i := range keys {
-				keys[i] = fmt.Sprintf("203.0.%d.%d", i/256, i%256)
-			}
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				r := []store.Request{{Zone: "z", Cost: 1, Limits: limits}}
-				for i := 0; pb.Next(); i++ {
-					r[0].Key = keys[i*7919%len(keys)]
-					_, _ = s.Take(context.Background(), r)
-				}
-			})
-		})
-	}
 }

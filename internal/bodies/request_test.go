@@ -139,29 +139,34 @@ func TestNoBody(t *testing.T) {
 	}
 }
 
-// Servers read different values from a body in which a field is repeated. So a zone that needs the field can't
-// read the body, and other zones can.
-func TestRepeatedFields(t *testing.T) {
+// Servers read different values from a body that is malformed, or in which a field is repeated. So a zone that needs
+// the field can't read the body.
+func TestMalformedBodies(t *testing.T) {
 	const form = "application/x-www-form-urlencoded"
 	for _, test := range []struct {
 		contentType, body string
-		repeated          bool
+		malformed         bool
 	}{
 		{"application/json", `{"user":"rand","user":"alice"}`, true},
 		{"application/json", `{"user":null,"\u0075ser":"alice"}`, true},
 		{"application/json", `{"user":"alice","x":1,"x":{"user":2,"user":3}}`, false},
+		{"application/json", `{"user":"alice",}`, true},
+		{"application/json", `{"x" 1,"user":"alice"}`, true},
+		{"application/json", `{"user":"alice","x":[1}}`, true},
+		{"application/json", `{"user":"alice"`, true},
+		{"application/json", `{"x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `,"user":"alice"}`, true}, // too deep
 		{form, "user=rand&user=alice", true},
 		{form, "user=rand&x=1&us%65r=alice", true},
 		{form, "user=alice&x=1&x=2", false},
 	} {
 		_, b := newRequest(NewMemory(), test.contentType, test.body)
 		err := b.Read(kindJSON|kindForm, everyBody)
-		if test.repeated != (err == errMalformed) || !test.repeated && err != nil {
+		if test.malformed != (err == errMalformed) || !test.malformed && err != nil {
 			t.Errorf("%s: %v", test.body, err)
 		}
 		inJSON, _ := b.Value(userInJSON)
 		inForm, _ := b.Value(userInForm)
-		if got := inJSON + inForm; !test.repeated && got != "alice" || test.repeated && got != "" {
+		if got := inJSON + inForm; !test.malformed && got != "alice" || test.malformed && got != "" {
 			t.Errorf("%s: the value is %q", test.body, got)
 		}
 	}

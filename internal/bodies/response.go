@@ -136,21 +136,8 @@ func (b *Response) ReadHeader(status int, header http.Header) {
 
 // isRead reports whether the content of the next part is read, and not only its length.
 func (b *Response) isRead() bool {
-	return !b.ended && b.kind != noJSON && !b.hasUnknownCoding()
+	return !b.ended && b.kind != noJSON && (b.coding == "" || contentcoding.CanDecode(b.coding))
 }
-
-// hasUnknownCoding reports whether the body is compressed in a way that can't be decoded.
-func (b *Response) hasUnknownCoding() bool {
-	return b.coding != "" && !contentcoding.CanDecode(b.coding)
-}
-
-// WasUndecodable reports whether values are missing because the body was compressed in an unknown way.
-func (b *Response) WasUndecodable() bool {
-	return b != nil && b.kind != noJSON && b.hasUnknownCoding() && b.length > 0
-}
-
-// Coding returns the content coding of the body. It is empty if the body isn't compressed, or no JSON is read.
-func (b *Response) Coding() string { return b.coding }
 
 // See reads a part of the body. A connection that has become another protocol over HTTP/2 may still write when the
 // handlers have returned. So its bytes change nothing.

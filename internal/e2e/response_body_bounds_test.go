@@ -25,35 +25,3 @@ func TestCodingsOfOtherRequests(t *testing.T) {
 		}
 	}
 }
-
-// A body that is compressed in an unknown way is warned of once per zone that reads it. The zone trailer
-// doesn't, and its true cost is missing for another reason.
-func TestWarningOfUnknownCoding(t *testing.T) {
-	t.Parallel()
-	u := startScripted(t)
-	c := caddytest.Start(t, scriptedSite(t, u, totalTokens, `zone trailer {
-			fixed_window 1000 1h
-			settle {
-				cost {http.response.header.Tokens}
-			}
-		}`))
-	header := []string{"Content-Type", "application/json", "Trailer", "Tokens"}
-	u.answer("known", with(header, "{}"))
-	u.answer("unknown", with(append(header, "Content-Encoding", "br"), "{}"))
-	u.answer("other", with([]string{"Content-Type", "image/png", "Content-Encoding", "br"}, "{}"))
-	const warning = "a response has a content coding that settle can't decode"
-	c.Get(t, "/?key=known")
-	c.Get(t, "/?key=other")
-	if _, err := c.Do("HEAD", "http://"+c.Site+"/?key=unknown", ""); err != nil {
-		t.Error(err)
-	}
-	if got := c.Times(t, warning); got != 0 {
-		t.Errorf("warned %d times without need", got)
-	}
-	for range 3 {
-		c.Get(t, "/?key=unknown")
-	}
-	if got := c.Times(t, warning); got != 1 {
-		t.Errorf("warned %d times", got)
-	}
-}

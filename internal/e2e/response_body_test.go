@@ -142,7 +142,7 @@ func TestSettleByBody(t *testing.T) {
 			{"two values", "POST", with(isJSON, `{"usage":{"total_tokens":12},"usage":{"total_tokens":35}}`), 35},
 			{"a number that is too long", "POST", with(isJSON, `{"usage":{"total_tokens":35.`+strings.Repeat("0", 100)+`}}`), 10},
 			{"no body", "POST", with(isJSON), 10},
-			{"malformed JSON", "POST", with(isJSON, usage+"}"), 10},
+			{"JSON with a brace too many", "POST", with(isJSON, usage+"}"), 35},
 			{"HEAD", "HEAD", with(isJSON), 10},
 			{"no content", "POST", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 10},
 			{"not modified", "GET", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, 10},

@@ -25,7 +25,6 @@ import (
 // KeyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
 // several limiters share the zone. Only warnings about bodies are repeated, after bodyLogInterval.
 type KeyWarnings struct {
-	keyMayBeAddress   bool              // keys may be addresses
 	keyMayBeRemote    bool              // keys may be the addresses of connections
 	keyMayBeClient    bool              // keys may be client addresses, as Caddy determines them
 	ManyKeysPerClient bool              // one client has many keys
@@ -36,11 +35,10 @@ type KeyWarnings struct {
 
 	peersLeft      atomic.Int32 // how many more peers to check
 	lateChecksLeft atomic.Int32 // how many more late placeholders to check
-	emptyInARow    atomic.Int32 // how many keys in a row were empty
-	costlessInARow atomic.Int32 // how many responses in a row gave no cost
+	emptyKeyStreak streak
+	costlessStreak streak // of responses
 	warnedOfCost   atomic.Bool
 	warnedOfFactor atomic.Bool
-	warnedOfCoding atomic.Bool // of responses
 
 	bodyLogs map[*bodies.Error]*throttle.Throttle // one per reason, so that a common one doesn't hide the others
 }
@@ -54,9 +52,6 @@ const (
 
 // usesRemote reports whether the key contains the address of the connection's other end.
 func usesRemote(t *keys.Template) bool { return strings.Contains(t.Text, "{"+keys.RemoteAddress) }
-
-// usesAddress reports whether the key contains an address.
-func usesAddress(t *keys.Template) bool { return usesRemote(t) || usesClientAddress(t) }
 
 // usesClientAddress reports whether the key contains the address of the client, as Caddy determines it.
 func usesClientAddress(t *keys.Template) bool {
@@ -79,7 +74,6 @@ func NewKeyWarnings(templates []keys.Template, deciding []placeholder.Use) *KeyW
 	plain := slices.ContainsFunc(templates, func(t keys.Template) bool { return t.Plain })
 	for i := range templates {
 		t := &templates[i]
-		w.keyMayBeAddress = w.keyMayBeAddress || usesAddress(t)
 		w.keyMayBeRemote = w.keyMayBeRemote || usesRemote(t)
 		w.keyMayBeClient = w.keyMayBeClient || usesClientAddress(t)
 		w.ManyKeysPerClient = w.ManyKeysPerClient || t.ManyPerClient()
@@ -89,6 +83,9 @@ func NewKeyWarnings(templates []keys.Template, deciding []placeholder.Use) *KeyW
 	}
 	return w
 }
+
+// keyMayBeAddress reports whether keys may be addresses.
+func (w *KeyWarnings) keyMayBeAddress() bool { return w.keyMayBeRemote || w.keyMayBeClient }
 
 // addressFields are the header fields in which proxies send the address of the client.
 var addressFields = strings.Fields(`
@@ -110,35 +107,29 @@ func (z *Zone) WarnOfKeys() {
 	isAddress := func(name string) bool { return name == keys.ClientAddress || name == keys.RemoteHost }
 	for i, t := range z.Keys {
 		names, _ := keys.Placeholders(t.Text) // checked before
-		text := keys.Shorten(t.Text)
-		if slices.ContainsFunc(names, isAddressField) {
-			z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
+		warn := func(applies bool, warning string) {
+			if applies {
+				z.Logger.Warn(warning, zap.String("zone", z.Name), zap.String("key", keys.Shorten(t.Text)))
+			}
+		}
+		warn(slices.ContainsFunc(names, isAddressField),
+			"the key of a zone has an address from a header field, which clients can write themselves, "+
 				"so a client gets a new budget for each address that it makes up: "+
 				"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
-				"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
-				zap.String("zone", z.Name), zap.String("key", text))
-		}
-		if slices.ContainsFunc(names, isPort) {
-			z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
-				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
-				zap.String("zone", z.Name), zap.String("key", text))
-		}
-		if len(z.Keys) == 1 && t.Plain && t.Text != "" {
-			z.Logger.Warn("key has no placeholder, so all requests share one budget: "+
-				"write a placeholder such as {client_ip}, or leave out key if one budget is meant",
-				zap.String("zone", z.Name), zap.String("key", text))
-		}
-		if t.Single == "" && t.HasPrefix() && slices.ContainsFunc(names, isAddress) {
-			z.Logger.Warn("ipv4_prefix and ipv6_prefix have no effect on a key that is more than an address: "+
+				"and client_ip_headers if they send the address in a field other than X-Forwarded-For")
+		warn(slices.ContainsFunc(names, isPort),
+			"the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
+				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options")
+		warn(len(z.Keys) == 1 && t.Plain && t.Text != "",
+			"key has no placeholder, so all requests share one budget: "+
+				"write a placeholder such as {client_ip}, or leave out key if one budget is meant")
+		warn(t.Single == "" && t.HasPrefix() && slices.ContainsFunc(names, isAddress),
+			"ipv4_prefix and ipv6_prefix have no effect on a key that is more than an address: "+
 				"write {http.request.remote.host/32,64} for the address, with your prefixes; behind a proxy, leave the prefix out, "+
-				"and add a zone whose key is {client_ip} alone",
-				zap.String("zone", z.Name), zap.String("key", text))
-		}
-		if i < len(z.Keys)-1 && !slices.ContainsFunc(names, mayBeEmpty) {
-			z.Logger.Warn("a value of key is never empty, so the values behind it are never used: "+
-				"write all of them in quotes to make one key of them, and options of the zone on lines of their own",
-				zap.String("zone", z.Name), zap.String("key", text))
-		}
+				"and add a zone whose key is {client_ip} alone")
+		warn(i < len(z.Keys)-1 && !slices.ContainsFunc(names, mayBeEmpty),
+			"a value of key is never empty, so the values behind it are never used: "+
+				"write all of them in quotes to make one key of them, and options of the zone on lines of their own")
 	}
 }
 
@@ -154,11 +145,11 @@ var errTooEarly = errors.New("the address of the client is not verified yet")
 // so before the handshake is complete (HTTP/3 early data). Clients repeat such a request after
 // the handshake.
 func (z *Zone) tooEarly(r *http.Request, repl *caddy.Replacer, body *bodyReader) bool {
-	if !z.keyMayBeAddress || r.TLS == nil || r.TLS.HandshakeComplete {
+	if !z.keyMayBeAddress() || r.TLS == nil || r.TLS.HandshakeComplete {
 		return false
 	}
 	for i := range z.Keys {
-		if usesAddress(&z.Keys[i]) {
+		if usesRemote(&z.Keys[i]) || usesClientAddress(&z.Keys[i]) {
 			return true
 		}
 		if _, complete := z.expandKey(i, repl, body); complete {
@@ -170,7 +161,7 @@ func (z *Zone) tooEarly(r *http.Request, repl *caddy.Replacer, body *bodyReader)
 
 // checkKeySource checks where the key of a request in a zone comes from.
 func (state *State) checkKeySource(z *Zone, r *http.Request) {
-	if !state.Explained && z.keyMayBeAddress && z.peersLeft.Load() > 0 {
+	if !state.Explained && z.keyMayBeAddress() && z.peersLeft.Load() > 0 {
 		z.warnOfPeer(r)
 	}
 }
@@ -231,41 +222,42 @@ func takesFirstForwarded(r *http.Request) bool {
 
 // warnOfEmptyKey warns of a zone whose keys are empty.
 func (z *Zone) warnOfEmptyKey(key Key) {
-	switch {
-	case z.emptyKeys == nil:
-	case key.Text != z.emptyKeys[key.Alternative]:
-		resetUnlessReached(&z.emptyInARow)
-	case reachesMaxInARow(&z.emptyInARow):
-		another := ", such as {client_ip}"
-		if z.keyMayBeClient {
-			another = ""
-		}
-		z.Logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: "+
-			"set its placeholders before rate_limit, or add another value to key"+another+" (said once)",
-			zap.String("zone", z.Name), zap.Strings("key", z.KeyTexts()))
+	if z.emptyKeys == nil || !z.emptyKeyStreak.reaches(key.Text == z.emptyKeys[key.Alternative]) {
+		return
 	}
+	another := ", such as {client_ip}"
+	if z.keyMayBeClient {
+		another = ""
+	}
+	z.Logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: "+
+		"set its placeholders before rate_limit, or add another value to key"+another+" (said once)",
+		zap.String("zone", z.Name), zap.Strings("key", z.KeyTexts()))
 }
 
 // warnOfMissingCost warns of a zone whose responses give no cost. known reports whether this
 // response gives one.
 func (z *Zone) warnOfMissingCost(known bool) {
-	switch {
-	case z.Settle.Cost == nil:
-	case known:
-		resetUnlessReached(&z.costlessInARow)
-	case reachesMaxInARow(&z.costlessInARow):
+	if z.Settle.Cost != nil && z.costlessStreak.reaches(!known) {
 		z.Logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: "+
-			"check that responses have it as a number from 0, or exclude the others with match (said once)",
+			"check that responses have it as a number from 0 and are compressed with gzip or zstd at most, "+
+			"or exclude the others with match (said once)",
 			zap.String("zone", z.Name), zap.Stringer("cost", z.Settle.Cost))
 	}
 }
 
-// reachesMaxInARow increments n, and reports whether n has just reached maxInARow.
-func reachesMaxInARow(n *atomic.Int32) bool { return n.Load() < maxInARow && n.Add(1) == maxInARow }
+// streak counts how many requests in a row were odd. A streak that was reported is not counted on, so each warning is
+// given once.
+type streak struct{ atomic.Int32 }
 
-// resetUnlessReached resets n to 0, unless n has reached maxInARow. So each warning is given once.
-func resetUnlessReached(n *atomic.Int32) {
-	if had := n.Load(); had > 0 && had < maxInARow {
-		n.Store(0)
+// reaches counts a request, and reports whether the streak has just reached maxInARow.
+func (s *streak) reaches(odd bool) bool {
+	switch had := s.Load(); {
+	case had >= maxInARow:
+		return false
+	case odd:
+		return s.Add(1) == maxInARow
+	case had > 0:
+		s.Store(0)
 	}
+	return false
 }

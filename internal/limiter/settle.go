@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
@@ -129,23 +128,10 @@ func (s *Settlement) ReadTrueCost(e *Entry) {
 	}
 }
 
-// reportTrueCost warns of a zone if its responses give no cost, or if this one can't be decoded.
+// reportTrueCost warns of a zone if its responses give no cost.
 func (s *Settlement) reportTrueCost(e *Entry) {
-	switch {
-	case s.state.Explained:
-	case !e.Settled && e.Zone.Settle.NeedsJSON && s.Body.WasUndecodable():
-		e.Zone.warnOfUndecodable(s.Body.Coding())
-	default:
+	if !s.state.Explained {
 		e.Zone.warnOfMissingCost(e.Settled)
-	}
-}
-
-// warnOfUndecodable warns of a zone whose responses can't be decoded.
-func (z *Zone) warnOfUndecodable(coding string) {
-	if !z.warnedOfCoding.Swap(true) {
-		z.Logger.Warn("a response has a content coding that settle can't decode, so its charge stayed: "+
-			"let the upstream compress with gzip or zstd, or heed Accept-Encoding, in which rate_limit offers no other coding (said once)",
-			zap.String("zone", z.Name), zap.String("coding", coding[:min(len(coding), 256)]))
 	}
 }
 

@@ -377,6 +377,9 @@ func TestSlotWaitIsBounded(t *testing.T) {
 			if took := time.Since(began); err != nil || state.Allowed != test.allowed || took != test.want {
 				t.Errorf("%v: allowed %v after %v, want %v after %v; %v", test.runs, state.Allowed, took, test.allowed, test.want, err)
 			}
+			if d, want := state.Requests[0].Outcome.Decisions[0], map[bool]algorithms.Micros{true: 4_000_000, false: 1}[test.allowed]; d.ResetAfter != want {
+				t.Errorf("%v: the limit is untouched after %d µs, want %d", test.runs, d.ResetAfter, want)
+			}
 			if e := &state.Entries[0]; !state.Allowed && (!e.LacksSlot() || !e.Denies() || e.RetryAfter() != store.SlotRetryAfter) {
 				t.Errorf("%v: denied with %+v", test.runs, e.Outcome)
 			}

@@ -67,7 +67,7 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 	if a.Configuration, err = inForce(); err != nil {
 		return err
 	}
-	if resource.has("{zone}") {
+	if a.zone != "" {
 		if a.zones = a.Configuration.Zones[a.zone]; len(a.zones) == 0 {
 			return Error(http.StatusNotFound, "there is no zone %q: GET %szones lists all", a.zone, Path)
 		}

@@ -1,7 +1,7 @@
 package admin
 
 import (
-	"encoding/base64"
+	"cmp"
 	"errors"
 	"maps"
 	"net/http"
@@ -142,27 +142,25 @@ func (a *Request) listOverrides() (any, error) {
 }
 
 // listConfigured is the part of the overrides in the configuration, in the order of their keys. A cursor
-// has the last key.
+// is the number of the next one.
 func (a *Request) listConfigured(cursor string, limit int) (list []adminapi.ListedOverride, next string, err error) {
-	last, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(cursor, "k"))
-	if err != nil {
+	z := a.zones[0]
+	sorted := slices.Sorted(maps.Keys(z.Overrides.All))
+	from, err := strconv.Atoi(cmp.Or(cursor, "0"))
+	if err != nil || from < 0 || from > len(sorted) {
 		return nil, "", cursorError(store.ErrCursor)
 	}
-	z := a.zones[0]
-	for _, key := range slices.Sorted(maps.Keys(z.Overrides.All)) {
-		if cursor != "" && key <= string(last) {
-			continue
-		}
-		if len(list) == limit {
-			return list, next, nil
-		}
+	to := min(from+limit, len(sorted))
+	for _, key := range sorted[from:to] {
 		list = append(list, adminapi.ListedOverride{
 			ShownKey: keys.NewShown(z.Limiter.HashSecret, key).View(),
 			Override: adminapi.Override{From: "config", Limits: z.Overrides.All[key].LimitTexts()},
 		})
-		next = "k" + base64.RawURLEncoding.EncodeToString([]byte(key))
 	}
-	return list, "", nil
+	if to < len(sorted) {
+		next = strconv.Itoa(to)
+	}
+	return list, next, nil
 }
 
 // viewListedOverride returns an override of the store as operators see it.

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -51,26 +53,27 @@ func get(action func(*Request) (any, error)) map[string]func(*Request) (any, err
 	return map[string]func(*Request) (any, error){http.MethodGet: action}
 }
 
-// has reports whether {zone} or {key} is in the path of a resource.
-func (r *Resource) has(part string) bool { return strings.Contains(r.Form, part) }
-
 // readURL returns the resource at a URL, and a request with the values in the URL.
 func readURL(u *url.URL) (*Resource, *Request, error) {
 	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // EscapedPath ignores a RawPath that is not valid
 		return nil, nil, Error(http.StatusBadRequest,
 			"the path is not percent-encoded as a whole: encode everything in zone and key but letters, digits and -_.~")
 	}
-	path := strings.Split(strings.TrimPrefix(u.EscapedPath(), Path), "/")
+	a, parts := new(Request), strings.Split(strings.TrimPrefix(u.EscapedPath(), Path), "/")
+	if len(parts) > 1 && parts[0] == "zones" && parts[1] != "" {
+		a.zone, _ = url.PathUnescape(parts[1]) // without an error, as EscapedPath is valid
+		parts[1] = "{zone}"
+	}
+	if len(parts) > 3 && parts[2] == "keys" {
+		a.key, _ = url.PathUnescape(parts[3])
+		a.hasKey, parts[3] = true, "{key}"
+	}
+	form := strings.Join(parts, "/")
 	for i := range Resources {
-		r, a := &Resources[i], new(Request)
-		matches, err := r.matchPath(path, a)
-		if err == nil && matches {
-			err = r.readQuery(u.RawQuery, a)
-		}
-		if err != nil {
-			return nil, nil, Error(http.StatusBadRequest, "%s: %w", Path+r.Form, err)
-		}
-		if matches {
+		if r := &Resources[i]; r.Form == form {
+			if err := r.readQuery(u.RawQuery, a); err != nil {
+				return nil, nil, Error(http.StatusBadRequest, "%s: %w", Path+form, err)
+			}
 			return r, a, nil
 		}
 	}
@@ -82,33 +85,6 @@ func readURL(u *url.URL) (*Resource, *Request, error) {
 		"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban, "+
 		"or write the key behind ?key=, such as ban?key=203.0.113.0/24",
 		Path, strings.Join(forms, ", "))
-}
-
-// matchPath reports whether a path is of the resource, and reads its zone and key.
-func (r *Resource) matchPath(path []string, a *Request) (matches bool, err error) {
-	form := strings.Split(r.Form, "/")
-	if len(path) != len(form) {
-		return false, nil
-	}
-	for i, part := range form {
-		switch part {
-		case "{zone}":
-			if path[i] == "" {
-				return false, nil
-			}
-			a.zone, err = url.PathUnescape(path[i])
-		case "{key}":
-			a.hasKey = true
-			a.key, err = url.PathUnescape(path[i])
-		case path[i]:
-		default:
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-	}
-	return true, nil
 }
 
 const (
@@ -126,10 +102,10 @@ func (r *Resource) readQuery(query string, a *Request) error {
 	}
 	for name, all := range values {
 		if !slices.Contains(r.Parameters, name) {
-			return errors.New("there is no parameter " + strconv.Quote(name) + ": " + r.describeParameters())
+			return fmt.Errorf("there is no parameter %q: it takes %s", name, cmp.Or(strings.Join(r.Parameters, " and "), "none"))
 		}
 		if len(all) > 1 {
-			return errors.New("parameter " + name + " is given twice: write it once")
+			return fmt.Errorf("parameter %s is given twice: write it once", name)
 		}
 	}
 	a.limit = defaultListLimit
@@ -142,7 +118,7 @@ func (r *Resource) readQuery(query string, a *Request) error {
 		case "limit":
 			a.limit, err = strconv.Atoi(text)
 			if err != nil || a.limit < 1 || a.limit > maxListLimit {
-				return errors.New("limit must be a number from 1 to " + strconv.Itoa(maxListLimit) + ", not " + strconv.Quote(text))
+				return fmt.Errorf("limit must be a number from 1 to %d, not %q", maxListLimit, text)
 			}
 		}
 	}
@@ -153,11 +129,4 @@ func (r *Resource) readQuery(query string, a *Request) error {
 		}
 	}
 	return nil
-}
-
-func (r *Resource) describeParameters() string {
-	if len(r.Parameters) == 0 {
-		return "it takes none"
-	}
-	return "it takes " + strings.Join(r.Parameters, " and ")
 }

@@ -92,13 +92,11 @@ func (a *Request) showHistory() (any, error) {
 			continue
 		}
 		byOutcome := make(map[string][]int64)
-		for outcome, n := range samples[len(samples)-1].Counts(name) {
-			if n > 0 {
-				byOutcome[outcome] = make([]int64, len(samples))
-			}
-		}
 		for i := range samples {
 			for outcome, n := range samples[i].Counts(name) {
+				if n > 0 && byOutcome[outcome] == nil {
+					byOutcome[outcome] = make([]int64, len(samples))
+				}
 				if n > 0 {
 					byOutcome[outcome][i] = n
 				}

@@ -34,11 +34,7 @@ The exit code is 3 if the request would be denied.`,
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
   $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'`,
 	}, func(c *call) error {
-		url := c.args[0]
-		if url == "" {
-			return UsageErrorf("the URL is missing: write for example https://example.com/login")
-		}
-		r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
+		r := adminapi.Request{Method: method, URL: c.args[0], ClientIP: clientIP, User: user}
 		var err error
 		if r.Headers, err = headerFields(headers); err != nil {
 			return err

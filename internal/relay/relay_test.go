@@ -145,25 +145,6 @@ func TestSetEndsWaits(t *testing.T) {
 	})
 }
 
-// Bytes that are lost never come. The connection ends with the next setting.
-func TestSilence(t *testing.T) {
-	for name, faults := range map[string][2]Fault{"back": {down: {Silent: true}}, "there": {up: {Silent: true}}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, conn := connectPipes(t)
-				r.Set(faults[up], faults[down])
-				send(t, conn, "hello")
-				const silent = time.Hour
-				time.AfterFunc(silent, func() { r.Set(Fault{}, Fault{}) })
-				began := time.Now()
-				if n, err := conn.Read(make([]byte, 1)); err != io.EOF || time.Since(began) != silent {
-					t.Errorf("read %d bytes, %v, after %v", n, err, time.Since(began))
-				}
-			})
-		})
-	}
-}
-
 // A fault that ends a connection ends it on both sides.
 func TestEnds(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -195,40 +176,5 @@ func TestEnds(t *testing.T) {
 				t.Errorf("read %d bytes, %v, want %v", n, err, test.err)
 			}
 		})
-	}
-}
-
-// If a client leaves, the relay closes the connection behind it.
-func TestClose(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	r, err := Start(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	near, err := net.Dial("tcp", r.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer far.Close()
-	send(t, near, "last")
-	_ = near.Close()
-	_ = far.SetReadDeadline(time.Now().Add(time.Minute))
-	if got, err := io.ReadAll(far); string(got) != "last" || err != nil {
-		t.Errorf("read %q, %v, want all that was sent, and the end", got, err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if conn, err := net.Dial("tcp", r.Addr); err == nil {
-		_ = conn.Close()
-		t.Error("a closed relay accepts connections")
 	}
 }

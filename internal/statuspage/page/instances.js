@@ -21,32 +21,18 @@ class Instance {
 		this.rates = new Map(); // {allowed, denied, undecided} by name
 		this.status = null;
 		this.history = null; // {from, to, rates by name}: what Caddy has kept of the last minutes, as of the first answer
-		this.missing = new Set(); // endpoints that this version of the module doesn't have
 	}
 
 	call(method, path, body) {
 		return call(method, this.path + path, body);
 	}
 
-	// ask is call for an endpoint that may be missing: then it returns null.
-	async ask(path) {
-		const kind = path.replace(/\?.*/, '').replace(/zones\/[^/]+\//, '');
-		if (this.missing.has(kind)) return null;
-		try {
-			return await this.call('GET', path);
-		} catch (e) {
-			if (e.status !== 404) throw e;
-			if (/no such path/.test(e.message)) this.missing.add(kind);
-			return null;
-		}
-	}
-
 	async poll() {
 		try {
 			const zones = await this.call('GET', 'zones');
 			const at = elapsed();
-			const status = await this.ask('status');
-			if (!this.history) this.keepHistory(await this.ask('history'), elapsed());
+			const status = await this.call('GET', 'status');
+			if (!this.history) this.keepHistory(await this.call('GET', 'history'), elapsed());
 			this.take(zones, status, at);
 		} catch (e) {
 			if (e.status === 404) this.take([], null, elapsed()); // Caddy runs without zones
@@ -80,7 +66,6 @@ class Instance {
 			if (this.state === 'down') message(`${this.name} answers again.`);
 			this.since = at;
 			this.counts.clear();
-			this.missing.clear();
 		} else if (this.status && status && this.status.started !== status.started) this.counts.clear(); // Caddy has started again
 		this.state = 'up';
 		this.error = null;

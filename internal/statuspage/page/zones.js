@@ -243,7 +243,7 @@ class KeyList {
 		this.asked = elapsed();
 		const asking = (this.asking = {});
 		const errors = [];
-		let isTruncated = false, isMissing = false;
+		let isTruncated = false;
 		const sources = this.zones().flatMap((zone) => (this.eachInstance ? living().map((i) => [zone, i.name, i]) : [...stores(zone)].map(([place, i]) => [zone, place, i])));
 		const answers = await Promise.all(sources.map(async ([zone, place, instance]) => {
 			const found = [];
@@ -251,11 +251,7 @@ class KeyList {
 			try {
 				for (let page = 0; page < 20 * this.pages; page++) {
 					const query = this.field ? `?limit=100${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''}` : '';
-					const answer = await instance.ask(zonePath(zone, `/${this.path}`) + query);
-					if (answer === null) {
-						isMissing = this.field !== undefined;
-						return found;
-					}
+					const answer = await instance.call('GET', zonePath(zone, `/${this.path}`) + query);
 					for (const item of this.field ? answer[this.field] || [] : answer) if (this.keeps(item)) found.push({ ...item, zone, place, instance });
 					cursor = this.field ? answer.next : '';
 					if (!cursor || found.length >= 100 * this.pages) break;
@@ -270,7 +266,7 @@ class KeyList {
 			return found;
 		}));
 		if (asking !== this.asking) return;
-		Object.assign(this, { asking: null, items: this.merge(answers.flat()), errors, isTruncated, isMissing });
+		Object.assign(this, { asking: null, items: this.merge(answers.flat()), errors, isTruncated });
 		this.show();
 	}
 
@@ -323,7 +319,6 @@ class KeyList {
 	whyEmpty() {
 		if (this.items === null) return 'Loading…';
 		if (this.errors.length > 0) return this.errors.join(' · ');
-		if (this.isMissing) return 'This version of the module does not list them. Look at a key instead.';
 		return this.isTruncated ? 'None so far. There are more keys to look through.' : this.none();
 	}
 }

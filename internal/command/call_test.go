@@ -1,7 +1,11 @@
 package command
 
 import (
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
@@ -51,6 +55,23 @@ func TestStoresOfInstances(t *testing.T) {
 		z := adminapi.Zone{Store: test.store}
 		if shared := redisZoneOf(test.a, z) == redisZoneOf(test.b, z); shared != test.shared {
 			t.Errorf("%s and %s share %s: %v", test.a, test.b, test.store, shared)
+		}
+	}
+}
+
+// A list has the entries of all its pages. If the limit cuts it, it has the cursor of the next page.
+func TestPagesAreJoined(t *testing.T) {
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page := map[string]string{"": `{"bans":[{"key":"a"}],"next":"1"}`, "1": `{"bans":[],"next":"2"}`, "2": `{"bans":[{"key":"b"}]}`}
+		_, _ = io.WriteString(w, page[r.FormValue("cursor")])
+	}))
+	defer admin.Close()
+	zone := target{adminclient.Instance(strings.TrimPrefix(admin.URL, "http://")), "api"}
+	for limit, want := range map[int]string{
+		1: `{"bans":[{"key":"a"}],"next":"1"}`, 2: `{"bans":[{"key":"a"},{"key":"b"}]}`, 3: `{"bans":[{"key":"a"},{"key":"b"}]}`,
+	} {
+		if got, err := getPages("bans")(zone, limit); string(got) != want || err != nil {
+			t.Errorf("limit %d: %s, %v, want %s", limit, got, err, want)
 		}
 	}
 }

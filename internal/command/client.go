@@ -15,7 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // target is a zone of an instance, or the instance if it has no zone.
@@ -116,8 +116,8 @@ func unknownZone(at target, zone string, names []string) error {
 		quoted = append(quoted, quoteName(name))
 	}
 	hint := "its zones: "
-	if n := closest.Index(zone, names); n >= 0 {
-		hint = "did you mean " + quoteName(names[n]) + "? Its zones: "
+	if near := options.Suggest(zone, names); near != "" {
+		hint = "did you mean " + quoteName(near) + "? Its zones: "
 	}
 	if len(quoted) > maxNamed {
 		quoted = append(quoted[:maxNamed], "…")

@@ -98,8 +98,6 @@ func configure(cmd *cobra.Command) {
 		return fail(cmd, usageError{errors.New(text)})
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions) // an error only without the flag
-	_ = cmd.RegisterFlagCompletionFunc("adapter", cobra.NoFileCompletions)
 	cmd.AddCommand(
 		statusCommand(),
 		explainCommand(),
@@ -114,11 +112,6 @@ func configure(cmd *cobra.Command) {
 		uiCommand(),
 		Simulate(),
 	)
-	for _, sub := range cmd.Commands() {
-		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "listen"} {
-			_ = sub.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
-		}
-	}
 }
 
 // usageError is an error about how a command is written.

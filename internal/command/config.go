@@ -11,8 +11,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 )
 
 // Adapt returns the JSON of a configuration file. Without an adapter, the name of the file decides as in caddy
@@ -39,7 +37,7 @@ func Adapt(file, adapter string) ([]byte, error) {
 	}
 	a := caddyconfig.GetAdapter(adapter)
 	if a == nil {
-		return nil, unknownAdapter(adapter)
+		return nil, UsageErrorf("there is no config adapter %q: write one of %s", adapter, strings.Join(AdapterNames(), ", "))
 	}
 	config, _, err = a.Adapt(config, map[string]any{"filename": file})
 	if err != nil {
@@ -55,14 +53,6 @@ func AdapterNames() (names []string) {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func unknownAdapter(name string) error {
-	names := AdapterNames()
-	if n := closest.Index(name, names); n >= 0 {
-		return UsageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
-	}
-	return UsageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))
 }
 
 // hasNoAdmin reports whether the configuration in a file says admin off. A file that can't be read has

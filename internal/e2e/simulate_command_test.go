@@ -133,7 +133,7 @@ func TestSimulateErrors(t *testing.T) {
 		{"access.log --zone key --compare Caddyfile", 2, "--zone and --compare exclude each other"},
 		{"access.log --zone kee", 2, `--zone: unknown option "kee"`},
 		{"access.log --config -", 2, "name its file"},
-		{"access.log --adapter cadyfile", 2, "did you mean caddyfile?"},
+		{"access.log --adapter cadyfile", 2, "there is no config adapter \"cadyfile\": write one of caddyfile"},
 		{"access.log --adapter xml", 2, "write one of caddyfile"},
 		{"- -", 2, "named twice"},
 		{"access.log --config none", 1, `there is no configuration file "none"`},

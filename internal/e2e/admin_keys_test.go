@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
@@ -145,106 +143,6 @@ func waitForSweep(t *testing.T, c *caddytest.Caddy) {
 	before := keys()
 	c.Get(t, "/brief").Want(t, 200)
 	caddytest.EventuallySees(t, fmt.Sprint(before, " keys are in memory"), keys, func(n int64) bool { return n == before })
-}
-
-// The view shows the number of slots in use, even if it is above the present limit. A reset gives
-// none back.
-func TestAdminConcurrency(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n gcra 9 1h\n}\n"+use)
-		c := caddytest.Start(t, config)
-		for range 3 {
-			c.Hold(t.Context(), "/hold?key=k")
-		}
-		g.wait(t, 3)
-		want := func(limit, inUse int64) {
-			t.Helper()
-			if got := *seenKey(t, c, "k").Budgets[0].Concurrency; got != (adminapi.Concurrency{Limit: limit, InUse: inUse}) {
-				t.Errorf("%+v, want %d in use of %d", got, inUse, limit)
-			}
-		}
-		want(3, 3)
-		c.Get(t, "/?key=k").Want(t, 429)
-		c.Operate(t, 204, "DELETE", keyPath("k"), "")
-		wantRemaining(t, seenKey(t, c, "k"), "gcra 9 1h: 9")
-		want(3, 3)
-		c.Reload(t, strings.Replace(config, "concurrency 3", "concurrency 2", 1))
-		want(2, 3)
-		for range 3 {
-			g.pass <- struct{}{}
-		}
-		caddytest.EventuallySees(t, "all slots are free", func() int64 { return seenKey(t, c, "k").Budgets[0].Concurrency.InUse }, func(n int64) bool { return n == 0 })
-	})
-}
-
-// An override at run time is in force at once, for a while or for good, and its budgets are
-// reset like others.
-func TestAdminOverride(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.user} {query.key}\n gcra 2 1h\n runtime_overrides\n override vip unlimited\n ban 1h after 3\n}\n"+use))
-		for _, status := range []int{200, 200, 429} {
-			c.Get(t, "/?key=k").Want(t, status)
-		}
-		const limits = `"limits":[{"algorithm":"gcra","events":2,"window":"1h"},{"algorithm":"fixed_window","events":5,"window":"1h"}]`
-		const two = `{"limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`
-		c.Operate(t, 204, "PUT", keyPath("k")+"/override", two)
-		v := seenKey(t, c, "k")
-		wantRemaining(t, v, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
-		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "runtime", Limits: []string{"fixed_window 2 1h"}}) {
-			t.Errorf("%+v", v.Override)
-		}
-		for _, status := range []int{200, 200, 429} {
-			c.Get(t, "/?key=k").Want(t, status)
-		}
-		c.Operate(t, 204, "DELETE", keyPath("k"), "")
-		wantRemaining(t, seenKey(t, c, "k"), "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2") // the override stays
-		c.Get(t, "/?key=k").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=3600`)
-		c.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
-		v = seenKey(t, c, "k")
-		wantRemaining(t, v, "1 gcra 2 1h: 2", "2 gcra 2 1h: 2") // by the reset: it was of all limits
-		if v.Override != nil {
-			t.Errorf("%+v", v.Override)
-		}
-		c.Get(t, "/?key=k").Want(t, 200)
-
-		began := time.Now()
-		c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1h",`+limits+`}`)
-		v = seenKey(t, c, "k")
-		wantRemaining(t, v, "1 gcra 2 1h: 2", "1 fixed_window 5 1h: 5", "2 gcra 2 1h: 1", "2 fixed_window 5 1h: 5") // what stays has been charged
-		if u := v.Override.Until; u.Before(began.Add(time.Hour-time.Second)) || u.After(time.Now().Add(time.Hour)) {
-			t.Errorf("until %v", u)
-		}
-		c.Operate(t, 204, "PUT", keyPath("k")+"/override", ` {"unlimited":true} `)
-		for range 9 {
-			c.Get(t, "/?key=k").Want(t, 200)
-		}
-		v = seenKey(t, c, "k")
-		wantRemaining(t, v)
-		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "runtime", Limits: []string{"unlimited"}}) {
-			t.Errorf("%+v", v.Override)
-		}
-		// A ban applies to a key without a limit, too.
-		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "")
-		if v := seenKey(t, c, "k"); !v.Budgets[0].Ban.Banned || !v.Budgets[1].Ban.Banned {
-			t.Errorf("%+v", v)
-		}
-		c.Get(t, "/?key=k").Want(t, 429)
-		c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
-		c.Get(t, "/?key=k").Want(t, 200)
-		c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"unlimited":true,"ttl":"300ms"}`)
-		caddytest.EventuallySees(t, "the override ends", func() adminapi.Key { return seenKey(t, c, "k") }, func(k adminapi.Key) bool { return k.Override == nil })
-		c.Get(t, "/?key=k").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
-		// It goes before those of the configuration.
-		c.Operate(t, 204, "PUT", keyPath("vip")+"/override", two)
-		wantRemaining(t, seenKey(t, c, "vip"), "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
-		c.Operate(t, 204, "DELETE", keyPath("vip")+"/override", "")
-		if v := seenKey(t, c, "vip"); v.Override == nil || v.Override.From != "config" {
-			t.Errorf("%+v", v.Override)
-		}
-	})
 }
 
 // Handlers with separate connections to one Redis remember denials separately. A change is in force

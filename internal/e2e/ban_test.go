@@ -57,6 +57,7 @@ func TestBan(t *testing.T) {
 		for outcome, n := range map[string]int{"allowed": 3, "denied": 2, "banned": 20} {
 			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %d`, outcome, n))
 		}
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="api"} 1`)
 		c.WaitForLog(t, `"msg":"rate limit exceeded","zone":"api","wait":3`)
 		c.WaitForLog(t, `"name":"rate_limit_exceeded"`)
 

@@ -1,71 +1,12 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// Exempt requests pass whatever the zone has, unlike other requests of the same key, and cost nothing.
-func TestExempt(t *testing.T) {
-	t.Parallel()
-	server, g := redistest.Start(t), startGate(t)
-	c := caddytest.Start(t, strings.Replace(gated(g, `zone api {
-		match path /api/* /hold
-		exempt path /api/health
-		exempt {
-			header X-Team ops
-			method GET
-		}
-		key {query.key}
-		fixed_window 3 1h
-		concurrency 1
-		ban 1h
-		status 403
-	}
-	redis `+server.Addr+" {\n timeout 30s\n}\n"), "@limited not path /ready\n",
-		"@limited not path /ready\nheader >X-Seen \"[{http.rate_limit.api.limit}{http.rate_limit.api.allowed}{http.rate_limit.api.banned}]\"\n", 1))
-	ask := func(status int, method, path string, header ...string) caddytest.Response {
-		t.Helper()
-		r, err := c.Do(method, "http://"+c.Site+path+"?key=k", "", header...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Want(t, status)
-		return r
-	}
-	exempt := func() {
-		t.Helper()
-		for _, r := range []caddytest.Response{ask(200, "POST", "/api/health"), ask(200, "GET", "/api/x", "X-Team", "ops")} {
-			r.Want(t, 200, "RateLimit", "", "RateLimit-Policy", "", "X-Seen", "[]")
-		}
-	}
-	before := server.Calls(t, "evalsha")
-	for range 50 {
-		exempt()
-	}
-	if n := server.Calls(t, "evalsha") - before; n > 5 { // Redis is checked once, too
-		t.Errorf("exempt requests took %d script calls", n)
-	}
-	held := c.Hold(t.Context(), "/hold?key=k")
-	g.wait(t, 1)
-	ask(403, "POST", "/api/x").Want(t, 403, "Retry-After", "1")
-	exempt() // although no slot is free
-	g.pass <- struct{}{}
-	<-held
-	// All matchers of a block must match, and one of several lines.
-	ask(200, "POST", "/api/x", "X-Team", "ops")
-	ask(200, "POST", "/api/x")
-	ask(403, "POST", "/api/x") // and is banned from now on
-	ask(403, "POST", "/api/x", "X-Team", "ops")
-	exempt()
-	for outcome, n := range map[string]int{"exempt": 104, "allowed": 3, "denied": 2, "banned": 1} {
-		caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %d`, outcome, n))
-	}
-}
 
 // A matcher that fails answers the request as one of match does.
 func TestExemptFails(t *testing.T) {

@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"cmp"
+	"fmt"
+	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -257,6 +260,32 @@ func TestExplainRoutes(t *testing.T) {
 	x = c.Explain(t, adminapi.Request{URL: "http://" + c.Site + "/mapped/x", ClientIP: "2001:db8::1", User: "bob"})
 	if *ofZone(t, x, "client").Key.Key != "2001:db8::1" || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "user has no effect") {
 		t.Errorf("an address: %+v", x)
+	}
+}
+
+// A terminal route that doesn't respond ends the way, and a route without a match doesn't. A server without a port is found
+// if no other listens on the port of the URL.
+func TestExplainTerminalRoute(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 1h\n}"))
+	_, port, _ := net.SplitHostPort(c.Site)
+	route := func(path, name string, terminal bool) string {
+		return fmt.Sprintf(`{"match":[{"path":[%q]}],"terminal":%t,"handle":[{"handler":"rate_limit","rate_limits":{%q:{"key":"{http.request.uri.path}",`+
+			`"limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}}]}`, path, terminal, name)
+	}
+	config := fmt.Sprintf(`{"admin":{"listen":%q},"apps":{"http":{"servers":{"a":{"listen":[":%s"],"routes":[%s,%s,%s]},"b":{"listen":["unix/%s"],"routes":[%s]}}}}}`,
+		c.Admin, port, route("/a*", "first", false), route("/ab*", "last", true), route("/*", "all", false),
+		filepath.Join(t.TempDir(), "s"), route("/*", "socket", false))
+	c.Loops = 3 // with the server at the socket
+	c.Load(t, config, "application/json").Want(t, 200)
+	for path, want := range map[string][]string{"/x": {"all"}, "/a": {"first", "all"}, "/ab": {"first", "last"}} {
+		if got, met := zonesOf(c.ExplainPath(t, path)), zonesIn(c.Get(t, path)); !slices.Equal(got, want) || !slices.Equal(met, want) {
+			t.Errorf("%s: the explanation has the zones %q, and the request met %q, want %q", path, got, met, want)
+		}
+	}
+	x := c.Explain(t, adminapi.Request{URL: "http://behind.example:77/"})
+	if names := fmt.Sprint(zonesOf(x)); names != "[socket]" || !strings.Contains(fmt.Sprint(x.Notes), "no server listens on port 77: the request is assumed to come to server b") {
+		t.Errorf("zones %s and notes %q", names, x.Notes)
 	}
 }
 

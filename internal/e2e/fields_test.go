@@ -11,26 +11,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-func TestSharkeyFields(t *testing.T) {
-	t.Parallel()
-	const zone = "zone %s {\n leaky_bucket 1 1h 3\n}\nheaders sharkey draft_06\n"
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf(zone, "a")))
-	for i, left := range []string{"2", "1", "0"} {
-		r := c.Get(t, "/")
-		r.Want(t, 200, "X-RateLimit-Remaining", left, "X-RateLimit-Reset", "", "X-RateLimit-Limit", "", "Retry-After", "",
-			"RateLimit-Limit", "3", "RateLimit-Remaining", left)
-		r.WantSpan(t, "X-RateLimit-Clear", 3600*float64(i+1))
-	}
-	r := c.Get(t, "/")
-	r.Want(t, 429, "X-RateLimit-Remaining", "0", "Retry-After", "3600", "RateLimit-Remaining", "0")
-	r.WantSpan(t, "X-RateLimit-Clear", 3*3600)
-	r.WantSpan(t, "X-RateLimit-Reset", 3600)
-
-	// TestMilliseconds tries waits of less than a second.
-	c.Reload(t, caddytest.Site("zone never {\n leaky_bucket 1 1h 3\n cost 4\n}\nheaders sharkey"))
-	c.Get(t, "/").Want(t, 429, "X-RateLimit-Remaining", "3", "X-RateLimit-Clear", "0.000", "X-RateLimit-Reset", "", "Retry-After", "")
-}
-
 // Every response has the fields.
 func TestFieldsOnEveryResponse(t *testing.T) {
 	t.Parallel()

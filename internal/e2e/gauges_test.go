@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
@@ -118,47 +117,6 @@ func TestGaugesOfRequests(t *testing.T) {
 		<-two
 		waiting("slow", "limit", 0)
 		inFlight(0)
-	})
-}
-
-// Bans count when they begin, by denials or by an operator.
-func TestBansBegun(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		const other = "zone other {\n match path /other\n key {query.key}\n gcra 1 1h\n}\n"
-		config := caddytest.Site("zone api {\n match path /\n key {query.key}\n gcra 1 1h\n ban 1h\n}\n" +
-			"zone tried {\n match path /\n key {query.key}\n gcra 1 1h\n ban 1h\n shadow\n}\n" + other + use)
-		c := caddytest.Start(t, config)
-		bans := func(total int) {
-			t.Helper()
-			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_bans_total{zone="api"} %d`, total))
-		}
-		operate := func(method, path, body string) {
-			t.Helper()
-			if r, err := c.Do(method, "http://"+c.Admin+"/rate_limit/zones/api/keys/"+path, body); err != nil || r.StatusCode != 204 {
-				t.Fatalf("%s %s: %v %d %s", method, path, err, r.StatusCode, r.Text)
-			}
-		}
-		for range 3 { // the third is denied by the ban
-			for _, key := range []string{"a", "b"} {
-				c.Get(t, "/?key="+key)
-				c.Get(t, "/other?key="+key)
-			}
-		}
-		bans(2)
-		c.Reload(t, config+"# again\n")
-		operate("DELETE", "a/ban", "")
-		bans(2)
-		operate("PUT", "c/ban", "")
-		operate("PUT", "c/ban", `{"duration":"2h"}`)
-		bans(4)
-		wantNoMetric(t, c, `caddy_rate_limit_bans_total{zone="other"`)
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="tried"} 0`)
-
-		c.Reload(t, strings.ReplaceAll(config, "zone api", "disable_metrics\nzone api"))
-		operate("PUT", "e/ban", "")
-		c.Reload(t, caddytest.Site(other+use))
-		bans(4)
 	})
 }
 

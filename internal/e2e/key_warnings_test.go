@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -65,19 +65,8 @@ route {
 		t.Run(fmt.Sprintf("%s, %.10s%.10s", test.key, test.global, test.order), func(t *testing.T) {
 			before := len(c.Logged())
 			c.Reload(t, config(test.global, test.order, test.key)+"# "+t.Name()+"\n")
-			for i := range 3 {
-				request, _ := http.NewRequest("GET", "http://"+c.Site+"/", nil)
-				request.SetBasicAuth("bob", "secret")
-				request.Header.Set("X-Forwarded-For", fmt.Sprint("203.0.113.", i, ", 198.51.100.1"))
-				r, err := caddytest.Client.Do(request)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body, _ := io.ReadAll(r.Body)
-				r.Body.Close()
-				if r.StatusCode != 200 || string(body) != "bob" {
-					t.Fatalf("status %d, body %q", r.StatusCode, body)
-				}
+			for range 3 {
+				c.Get(t, "/", "Authorization", "Basic Ym9iOnNlY3JldA==", "X-Forwarded-For", "203.0.113.1, 198.51.100.1").Want(t, 200)
 			}
 			c.Reload(t, config("", "", "static")+"# after "+t.Name()+"\n")
 			// When the last reload is in the log, all earlier messages are there, too.
@@ -96,10 +85,11 @@ route {
 	}
 }
 
-func TestWarningOfUncountedCosts(t *testing.T) {
+// A cost that is often no number, and a key that is often empty, are warned of once. A few of them in a row are normal.
+func TestWarningsOfManyInARow(t *testing.T) {
 	t.Parallel()
-	const warning = "the cost of settle was no number for 100 responses in a row"
 	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {
+	key {query.key}
 	gcra 100000 1h
 	settle {
 		match status 200
@@ -113,17 +103,46 @@ func TestWarningOfUncountedCosts(t *testing.T) {
 			c.Get(t, path)
 		}
 	}
-	ask(99, "/")
-	ask(1, "/?cost=2")
-	ask(99, "/?cost=much")
-	ask(5, "/missing") // which does not match
-	if got := c.Times(t, warning); got != 0 {
-		t.Fatalf("warned %d times of 99 in a row", got)
+	warned := func(want int) {
+		t.Helper()
+		for _, warning := range []string{"the cost of settle was no number for 100 responses in a row", "the key of a zone was empty for 100 requests in a row"} {
+			if got := c.Times(t, warning); got != want {
+				t.Errorf("warned %d times that %s, want %d", got, warning, want)
+			}
+		}
 	}
+	ask(99, "/")
+	ask(5, "/missing?key=k") // which settle does not match
+	ask(1, "/?cost=2&key=k")
+	ask(99, "/?cost=much")
+	warned(0)
 	ask(1, "/?cost=-1")
-	ask(1, "/?cost=0")
+	ask(1, "/?cost=0&key=k")
 	ask(110, "/")
-	if got := c.Times(t, warning); got != 1 {
-		t.Errorf("warned %d times", got)
+	warned(1)
+}
+
+// A trailer that says what a request cost comes after the header, which does not.
+func TestWarningOfUncountedTrailers(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Cost")
+		fmt.Fprint(w, "ok")
+		w.Header().Set("X-Cost", r.URL.Query().Get("cost"))
+	}))
+	t.Cleanup(upstream.Close)
+	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {
+	gcra 100000 1h
+	settle {
+		cost {http.response.header.X-Cost}
+	}
+}`), "respond ok", "respond /ready ok\nreverse_proxy "+upstream.Listener.Addr().String(), 1))
+	for _, path := range []string{"/?cost=3", "/?cost=much"} {
+		for range 90 {
+			c.Get(t, path)
+		}
+		if got := c.Times(t, "the cost of settle was no number"); got != 0 {
+			t.Errorf("%s: warned %d times", path, got)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -230,6 +231,31 @@ func TestSimulateCompletion(t *testing.T) {
 		r := runCommand(t, process)
 		if got := strings.Join(strings.Split(strings.TrimSpace(r.Out), "\n"), " "); got != test.want {
 			t.Errorf("%q: %q, want %q", test.args, got, test.want)
+		}
+	}
+}
+
+// The report counts lines that are not requests, and shows the first ones that can't be read.
+func TestSimulateBrokenLines(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(log), "\n")[:200]
+	for i := 9; i < 80; i += 10 {
+		lines[i] = lines[i][:50] + "\n" // 10, 20 … 80
+	}
+	lines[100] = `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}` + "\n"
+	caddytest.WriteFile(t, filepath.Join(dir, "access.log"), strings.Join(lines, ""), 0o600)
+	r := decodes[report.Report](t, runCommand(t, simulateIn(dir, "--json", "access.log"))).Log
+	if r.Lines != 200 || r.Requests != 191 || r.BrokenLines != 8 || r.OtherLines != 1 || len(r.Broken) != 5 {
+		t.Errorf("the log is counted as %+v", r)
+	}
+	for i, b := range r.Broken {
+		if b.File != "access.log" || b.Line != int64(10*i+10) || b.Error == "" {
+			t.Errorf("a broken line: %+v", b)
 		}
 	}
 }

@@ -10,10 +10,9 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
-// A simulation opens nothing that its configuration names, and leaves no goroutine behind.
+// A simulation opens nothing that its configuration names. One of its addresses can't be listened on.
 func TestSimulationOpensNothing(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
@@ -35,7 +34,6 @@ func TestSimulationOpensNothing(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	before := listeners(t)
 	s := loadSimulation(t, strings.NewReplacer("DIR", dir, "REDIS", redis.Addr().String()).Replace(`{
 	admin unix/DIR/admin
 	storage file_system DIR/storage
@@ -52,7 +50,7 @@ func TestSimulationOpensNothing(t *testing.T) {
 		}
 	}
 }
-example.com, {$SITE} {
+example.com, {$SITE}, https://REDIS {
 	tls internal
 	log {
 		output file DIR/access.log
@@ -78,9 +76,6 @@ example.com, {$SITE} {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("these were made: %v (%v)", entries, err)
 	}
-	if after := listeners(t); after != before {
-		t.Errorf("%d sockets listen, and %d before", after, before)
-	}
 	if n := connections.Load(); n > 0 {
 		t.Errorf("%d connections", n)
 	}
@@ -92,30 +87,6 @@ example.com, {$SITE} {
 	}
 	s.wantNote(t, "Redis is not asked")
 	s.wantNote(t, "zone a has runtime_overrides")
-}
-
-// listeners returns the number of sockets of this process that listen.
-func listeners(t *testing.T) (n int) {
-	t.Helper()
-	sockets := make(map[string]bool) // by inode
-	for _, table := range []string{"tcp", "tcp6"} {
-		for line := range strings.Lines(caddytest.ReadFile(t, "/proc/self/net/"+table)) {
-			const listens = "0A"
-			if fields := strings.Fields(line); fields[3] == listens {
-				sockets["socket:["+fields[9]+"]"] = true
-			}
-		}
-	}
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if target, err := os.Readlink("/proc/self/fd/" + file.Name()); err == nil && sockets[target] {
-			n++
-		}
-	}
-	return n
 }
 
 // The zones have the limits of all keys, then those of plans and overrides. Visits refer to them.

@@ -1,55 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// A request waits for a slot, and passes when one is given back. Other keys don't wait. A client that
-// leaves is charged nothing. A request that waits too long is denied as one that doesn't wait.
-func TestWaitForSlot(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		c := caddytest.Start(t, gated(g, `zone api {
-			key {query.key}
-			concurrency 2
-			fixed_window 100 1000h
-			delay 1h
-		}
-		`+use))
-		first, second := c.Hold(t.Context(), "/hold?key=k"), c.Hold(t.Context(), "/hold?key=k")
-		g.wait(t, 2)
-		ctx, leave := context.WithCancel(t.Context())
-		left := c.Hold(ctx, "/hold?key=k")
-		c.WaitForWaiters(t, 1)
-		third := c.Hold(t.Context(), "/hold?key=k")
-		c.WaitForWaiters(t, 2)
-		c.Get(t, "/?key=other").Want(t, 200)
-		leave()
-		<-left
-		c.WaitForWaiters(t, 1)
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 0`)
-		g.pass <- struct{}{}
-		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 1`)
-		g.wait(t, 2)
-		for range 2 {
-			g.pass <- struct{}{}
-		}
-		for _, done := range []<-chan int{first, second, third} {
-			if status := <-done; status != 200 {
-				t.Errorf("status %d", status)
-			}
-		}
-		if n := c.Remaining(t, "api", "k"); n != 97 {
-			t.Errorf("%d events remain, want 97: three requests passed", n)
-		}
-	})
-}
 
 // A slot that one Caddy gives back is found by a request that waits in another Caddy.
 func TestWaitForSlotOfAnotherInstance(t *testing.T) {

@@ -20,7 +20,7 @@ var notRun = map[string]string{
 	"docker ":           "it needs a Docker engine; TestImage checks what the Dockerfile relies on",
 	"sudo ":             "it changes the system",
 	"go doc ":           "it needs the module's directory",
-	"fail2ban-regex":    "TestFail2ban runs it where it is installed",
+	"fail2ban-regex":    "it may not be installed; TestFail2ban does the same",
 	"cscli":             "CrowdSec is checked by hand",
 }
 

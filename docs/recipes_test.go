@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -70,28 +69,11 @@ func TestFail2ban(t *testing.T) {
 		"logins": "198.51.100.4 2001:db8::7 203.0.113.9",
 		"":       "198.51.100.4 198.51.100.5 2001:db8::7 203.0.113.9",
 	} {
-		check := func(by string, found []string) {
-			slices.Sort(found)
-			if got := strings.Join(slices.Compact(found), " "); got != want {
-				t.Errorf("in zone %q %s finds %s, want %s", zone, by, got, want)
-			}
+		found := failures(t, filter, zone, string(text))
+		slices.Sort(found)
+		if got := strings.Join(slices.Compact(found), " "); got != want {
+			t.Errorf("in zone %q the expression finds %s, want %s", zone, got, want)
 		}
-		check("the expression", failures(t, filter, zone, string(text)))
-		if _, err := exec.LookPath("fail2ban-regex"); err != nil {
-			continue
-		}
-		file := filepath.Join(dir, "caddy-rate-limit.conf")
-		if err := os.WriteFile(file, []byte(filter), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if zone != "" {
-			file += "[zone=" + zone + "]"
-		}
-		output, err := exec.Command("fail2ban-regex", "-o", "<ip>", log, file).Output()
-		if err != nil {
-			t.Fatalf("fail2ban-regex: %v\n%s", err, output)
-		}
-		check("fail2ban-regex", strings.Fields(string(output)))
 	}
 }
 
@@ -119,7 +101,8 @@ func failures(t *testing.T, filter, zone, log string) (found []string) {
 	return found
 }
 
-// No way to write a body gets another failed login of an account past its limit, once that is used up.
+// No way to write a body gets another failed login of an account past its limit, once that is used up. TestBodyErrors has more
+// ways.
 func TestRecipeLogin(t *testing.T) {
 	t.Parallel()
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -145,38 +128,18 @@ func TestRecipeLogin(t *testing.T) {
 		{caddytest.JSONType, `{"username":"ALICE"}`},
 		{caddytest.JSONType, `{"username":"al\u0069ce"}`},
 		{caddytest.JSONType, `{"user\u006eame":"alice"}`},
-		{caddytest.JSONType, `{"username":"bob","username":"alice"}`},
 		{caddytest.JSONType, `{"username":{"username":"bob"},"username":"alice"}`},
-		{caddytest.JSONType, `{"x":{"username":"bob"},"username":"alice"}`},
 		{caddytest.JSONType, `{"x":"` + strings.Repeat("x", 100_000) + `","username":"alice"}`},
 		{caddytest.JSONType, `{"username":"alice","x":"` + strings.Repeat("x", 100_000)},
-		{caddytest.JSONType, `{"username":"alice"`},
-		{caddytest.JSONType, `{"username":"alice"} x`},
-		{caddytest.JSONType, "\ufeff" + `{"username":"alice"}`},
-		{caddytest.JSONType, "{\x00\"username\":\"alice\"}"},
 		{caddytest.JSONType, strings.Repeat("[", 20_000) + `{"username":"alice"}`},
-		{caddytest.JSONType + "; charset=utf-7", `{"username":"+AGEAbABpAGMAZQ-"}`},
-		{caddytest.JSONType + "; charset=ISO-8859-1", `{"username":"alice"}`},
-		{caddytest.JSONType + ";", `{"username":"alice"}`},
-		{caddytest.JSONType + "; charset", `{"username":"alice"}`},
 		{" Application/JSON ;x=y", `{"username":"alice"}`},
-		{"text/json", `{"username":"alice"}`},
-		{"application/vnd.api+json", `{"username":"alice"}`},
 		{caddytest.FormType, "username=alice"},
 		{caddytest.FormType, "username=alice&username=bob"},
 		{caddytest.FormType, "x=" + strings.Repeat("x", 100_000) + "&username=alice"},
-		{caddytest.FormType, "username=%61lice"},
-		{caddytest.FormType, "user%6eame=alice"},
-		{caddytest.FormType, "username=alice&x=%zz"},
 		{"multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=username\r\n\r\nalice\r\n--b--\r\n"},
 	} {
 		if status := login(test.contentType, test.body); status == 401 {
 			t.Errorf("%s %.100q: another failed login", test.contentType, test.body)
-		}
-	}
-	for _, encoding := range []string{"gzip", "identity, gzip", "GZIP", "br"} {
-		if r := c.Post(t, "/login", caddytest.JSONType, `{"username":"alice"}`, "Content-Encoding", encoding); r.StatusCode != 415 {
-			t.Errorf("%s: status %d", encoding, r.StatusCode)
 		}
 	}
 	// Nothing of this was charged to another account.

@@ -98,18 +98,6 @@ func TestAdminKey(t *testing.T) {
 		if v := seenKey(t, c, "k"); !reflect.DeepEqual(v, fresh) {
 			t.Errorf("after a reset %+v, want %+v", v, fresh)
 		}
-		for range 3 {
-			c.Get(t, "/?key=k").Want(t, 200)
-		}
-		for range 2 {
-			c.Get(t, "/?key=k").Want(t, 429)
-		}
-		c.Get(t, "/?key=k").WantWait(t, 2*3600) // as the first ban: that before is forgotten
-		c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
-		r := c.Get(t, "/?key=k")
-		r.Want(t, 429)
-		r.WantWait(t, 3600) // by the limit, whose charges stay
-
 		// Overrides of the configuration.
 		c.Get(t, "/?user=vip").Want(t, 200)
 		v = seenKey(t, c, "vip")

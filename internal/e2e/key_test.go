@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
+// TestKeysOfAddresses has prefixes.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, caddytest.Site(`
@@ -21,19 +22,6 @@ zone one {
 zone alternatives {
 	match path /alternatives
 	key "{header.A}|{header.B}" {header.A} {header.C}
-	gcra 100 1h
-}
-zone prefixes {
-	match path /prefixes
-	key {header.A}
-	ipv4_prefix 24
-	ipv6_prefix 64
-	gcra 100 1h
-}
-zone four {
-	match path /four
-	key {header.A}
-	ipv4_prefix 16
 	gcra 100 1h
 }
 zone static {
@@ -66,18 +54,6 @@ zone static {
 		{"/alternatives", []string{"C", "x|y"}, 99},
 		{"/alternatives", []string{"A", "x", "C", "other"}, 98},
 		{"/alternatives", nil, 99}, // the last alternative, empty
-		{"/prefixes", []string{"A", "192.0.2.1"}, 99},
-		{"/prefixes", []string{"A", "192.0.2.200"}, 98},
-		{"/prefixes", []string{"A", "::ffff:192.0.2.7"}, 97},
-		{"/prefixes", []string{"A", "192.0.3.1"}, 99},
-		{"/prefixes", []string{"A", "2001:db8::1"}, 99},
-		{"/prefixes", []string{"A", "2001:db8::ffff:1"}, 98},
-		{"/prefixes", []string{"A", "2001:db8:0:1::1"}, 99},
-		{"/prefixes", []string{"A", "192.0.2.1 x"}, 99}, // not an address as a whole
-		{"/four", []string{"A", "2001:db8::1"}, 99},
-		{"/four", []string{"A", "2001:db8::2"}, 99},
-		{"/four", []string{"A", "10.1.2.3"}, 99},
-		{"/four", []string{"A", "10.1.9.9"}, 98},
 		{"/static", nil, 99},
 		{"/static", []string{"A", "x"}, 98},
 	}

@@ -54,32 +54,3 @@ zone quiet {
 		t.Error("disable_metrics does not keep a request out of the metrics")
 	}
 }
-
-// Requests that another zone denies count apart, unless they have no limit.
-func TestMetricsOfOtherZones(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, strings.Replace(caddytest.Site(`
-zone strict {
-	key {query.key}
-	fixed_window 1 1h
-}
-zone wide {
-	key {query.key}
-	fixed_window 10 1h
-}
-zone open {
-	key {query.key}
-	fixed_window 10 1h
-	override a unlimited
-}`), "admin {$ADMIN}", "admin {$ADMIN}\n\tmetrics", 1))
-	for _, want := range []int{200, 429, 429} {
-		c.Get(t, "/?key=a").Want(t, want)
-	}
-	for _, want := range []string{
-		`{outcome="allowed",zone="strict"} 1`, `{outcome="denied",zone="strict"} 2`, `{outcome="denied_elsewhere",zone="strict"} 0`,
-		`{outcome="allowed",zone="wide"} 1`, `{outcome="denied_elsewhere",zone="wide"} 2`,
-		`{outcome="overridden",zone="open"} 3`, `{outcome="denied_elsewhere",zone="open"} 0`,
-	} {
-		caddytest.WaitForMetric(t, c, "caddy_rate_limit_requests_total"+want)
-	}
-}

@@ -51,7 +51,7 @@ func bodySite(application, rateLimit string) string {
 
 const accountKey = "key {http.rate_limit.request.json.user.name} {http.rate_limit.request.form.user}\n"
 
-// A key, plan, cost and factor can come from the body.
+// A key, plan, cost and factor can come from the body. TestBodyIsPassedOnUnchanged has any values.
 func TestBodyValues(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
@@ -81,15 +81,10 @@ func TestBodyValues(t *testing.T) {
 			{"text/json", `{"user":{"id":1,"name":"alice"},"x":1,"x":2}`, "7"},
 			{caddytest.FormType, "user=alice", "9"}, // another alternative of key, so another budget
 			{caddytest.FormType + "; charset=utf-8", "x=1&user=alice&x=2", "8"},
-			{caddytest.FormType, "user=%C3%A9lise", "9"},
-			{caddytest.JSONType, `{"user":{"name":"\u00e9lise"}}`, "9"},
-			{caddytest.JSONType, `{"user":{"name":"élise"}}`, "8"},
 			{"text/plain", `{"user":{"name":"alice"}}`, "9"}, // neither: the last alternative, empty
 			{"", `{"user":{"name":"alice"}}`, "8"},
-			{caddytest.FormType, `name=alice`, "7"},
-			{caddytest.JSONType, `{"user":"alice"}`, "6"},
-			{caddytest.JSONType, ``, "5"},
-			{"application/grpc+json", `{"user":{"name":"alice"}}`, "4"},
+			{caddytest.JSONType, `{"user":"alice"}`, "7"},
+			{"application/grpc+json", `{"user":{"name":"alice"}}`, "6"},
 		} {
 			r := c.Post(t, "/login", test.contentType, test.body)
 			if r.Want(t, 200); !strings.Contains(r.Field("RateLimit"), ";r="+test.left+";") {

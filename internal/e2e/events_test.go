@@ -139,8 +139,7 @@ func (e recordedEvent) wantFields(t *testing.T, without ...string) {
 // Denials, denials in shadow mode, and bans have events, with the fields of the log.
 func TestEventsOfDenials(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, onEvents(caddytest.Site(`zone api {
+	c := caddytest.Start(t, onEvents(caddytest.Site(`zone api {
 			key {header.Key}
 			gcra 1 1h
 			ban 2h after 2
@@ -153,35 +152,34 @@ func TestEventsOfDenials(t *testing.T) {
 			shadow
 		}
 		log_key
-		`+use), "test_record"))
-		for range 3 {
-			c.Get(t, "/path", "Key", "secret")
+		`), "test_record"))
+	for range 3 {
+		c.Get(t, "/path", "Key", "secret")
+	}
+	e := waitForEvent(t, c, caddytest.EventExceeded, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "method": "GET", "client_ip": "127.0.0.1", "count": 1.0})
+	e.wantFields(t)
+	if wait, ok := e.Data["wait"].(float64); !ok || wait < 3500e9 || wait > 3600e9 { // JSON has nanoseconds
+		t.Errorf("wait is %v, want about 3600e9", e.Data["wait"])
+	}
+	e = waitForEvent(t, c, caddytest.EventBanned, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "count": 1.0, "duration": 7200e9})
+	e.wantFields(t)
+	if until, err := time.Parse(time.RFC3339, fmt.Sprint(e.Data["until"])); err != nil || time.Until(until) > 2*time.Hour || time.Until(until) < 2*time.Hour-caddytest.Patient {
+		t.Errorf("until is %v", e.Data["until"])
+	}
+	for range 2 {
+		c.Get(t, "/tried", "Key", "other")
+	}
+	waitForEvent(t, c, caddytest.EventShadowExceeded, map[string]any{"zone": "tried", "limit": "gcra 1 24h", "path": "/tried"}).wantFields(t)
+	c.WaitForLog(t, `"key would be banned"`)
+	waitForEvent(t, c, caddytest.EventExceeded, map[string]any{"zone": "api", "path": "/tried"})
+	for _, e := range eventsOf(t, c) {
+		if e.Name == caddytest.EventBanned && e.Data["zone"] != "api" {
+			t.Errorf("a ban in shadow mode has an event: %v", e.Data)
 		}
-		e := waitForEvent(t, c, caddytest.EventExceeded, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "method": "GET", "client_ip": "127.0.0.1", "count": 1.0})
-		e.wantFields(t)
-		if wait, ok := e.Data["wait"].(float64); !ok || wait < 3500e9 || wait > 3600e9 { // JSON has nanoseconds
-			t.Errorf("wait is %v, want about 3600e9", e.Data["wait"])
+		if strings.Contains(fmt.Sprint(e.Data), "secret") {
+			t.Errorf("an event has a key: %v", e.Data)
 		}
-		e = waitForEvent(t, c, caddytest.EventBanned, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "count": 1.0, "duration": 7200e9})
-		e.wantFields(t)
-		if until, err := time.Parse(time.RFC3339, fmt.Sprint(e.Data["until"])); err != nil || time.Until(until) > 2*time.Hour || time.Until(until) < 2*time.Hour-caddytest.Patient {
-			t.Errorf("until is %v", e.Data["until"])
-		}
-		for range 2 {
-			c.Get(t, "/tried", "Key", "other")
-		}
-		waitForEvent(t, c, caddytest.EventShadowExceeded, map[string]any{"zone": "tried", "limit": "gcra 1 24h", "path": "/tried"}).wantFields(t)
-		c.WaitForLog(t, `"key would be banned"`)
-		waitForEvent(t, c, caddytest.EventExceeded, map[string]any{"zone": "api", "path": "/tried"})
-		for _, e := range eventsOf(t, c) {
-			if e.Name == caddytest.EventBanned && e.Data["zone"] != "api" {
-				t.Errorf("a ban in shadow mode has an event: %v", e.Data)
-			}
-			if strings.Contains(fmt.Sprint(e.Data), "secret") {
-				t.Errorf("an event has a key: %v", e.Data)
-			}
-		}
-	})
+	}
 }
 
 // Redis that fails and works again has events, also if it fails at the start. They go to the

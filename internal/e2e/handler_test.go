@@ -239,8 +239,7 @@ zone api {
 
 func TestFactor(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, caddytest.Site(`
+	c := caddytest.Start(t, caddytest.Site(`
 zone api {
 	leaky_bucket 1 1h 4
 	factor {header.X-Factor}
@@ -251,22 +250,21 @@ zone fixed {
 	token_bucket 1 1h 4
 	factor 3
 }
-`+use))
-		for _, test := range []struct{ factor, policy, limit string }{
-			{"1", `"api";q=4;w=14400`, `"api";r=3;t=3600`},
-			{"", `"api";q=4;w=14400`, `"api";r=2;t=3600`},
-			{"0.5", `"api";q=8;w=28800`, `"api";r=5;t=3600`},
-			{"0", "", ""},
-			{"0.00000001", `"api";q=625499;w=2251796400`, `"api";r=625495;t=3600`}, // the largest that is counted exactly
-			{"many", `"api";q=4;w=14400`, `"api";r=0;t=3600`},
-			{"-1", `"api";q=4;w=14400`, `"api";r=0;t=3600`},
-			{"1e300", `"api";q=1;w=3600`, `"api";r=0;t=14400`},
-		} {
-			r := c.Get(t, "/", "X-Factor", test.factor)
-			caddytest.WantText(t, "RateLimit-Policy with factor "+test.factor, r.Field("RateLimit-Policy"), test.policy)
-			caddytest.WantText(t, "RateLimit with factor "+test.factor, r.Field("RateLimit"), test.limit)
-		}
-		c.WaitForLog(t, "a factor is not a number from 0")
-		c.Get(t, "/", "X-None", "1").Want(t, 200, "RateLimit-Policy", `"fixed";q=2;w=7200`, "RateLimit", `"fixed";r=1;t=3600`)
-	})
+`))
+	for _, test := range []struct{ factor, policy, limit string }{
+		{"1", `"api";q=4;w=14400`, `"api";r=3;t=3600`},
+		{"", `"api";q=4;w=14400`, `"api";r=2;t=3600`},
+		{"0.5", `"api";q=8;w=28800`, `"api";r=5;t=3600`},
+		{"0", "", ""},
+		{"0.00000001", `"api";q=625499;w=2251796400`, `"api";r=625495;t=3600`}, // the largest that is counted exactly
+		{"many", `"api";q=4;w=14400`, `"api";r=0;t=3600`},
+		{"-1", `"api";q=4;w=14400`, `"api";r=0;t=3600`},
+		{"1e300", `"api";q=1;w=3600`, `"api";r=0;t=14400`},
+	} {
+		r := c.Get(t, "/", "X-Factor", test.factor)
+		caddytest.WantText(t, "RateLimit-Policy with factor "+test.factor, r.Field("RateLimit-Policy"), test.policy)
+		caddytest.WantText(t, "RateLimit with factor "+test.factor, r.Field("RateLimit"), test.limit)
+	}
+	c.WaitForLog(t, "a factor is not a number from 0")
+	c.Get(t, "/", "X-None", "1").Want(t, 200, "RateLimit-Policy", `"fixed";q=2;w=7200`, "RateLimit", `"fixed";r=1;t=3600`)
 }

@@ -54,8 +54,7 @@ const accountKey = "key {http.rate_limit.request.json.user.name} {http.rate_limi
 // A key, plan, cost and factor can come from the body. TestBodyIsPassedOnUnchanged has any values.
 func TestBodyValues(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, caddytest.Site(`zone account {
+	c := caddytest.Start(t, caddytest.Site(`zone account {
 			match path /login
 			`+accountKey+`
 			token_bucket 10 1000h
@@ -74,35 +73,34 @@ func TestBodyValues(t *testing.T) {
 				}
 			}
 		}
-		`+use))
-		for n, test := range []struct{ contentType, body, left string }{
-			{caddytest.JSONType, `{"user":{"name":"alice"}}`, "9"},
-			{"Application/Problem+JSON; charset=UTF-8", ` {"x":[{"user":1}],"user":{"name":"al\u0069ce"}}`, "8"},
-			{"text/json", `{"user":{"id":1,"name":"alice"},"x":1,"x":2}`, "7"},
-			{caddytest.FormType, "user=alice", "9"}, // another alternative of key, so another budget
-			{caddytest.FormType + "; charset=utf-8", "x=1&user=alice&x=2", "8"},
-			{"text/plain", `{"user":{"name":"alice"}}`, "9"}, // neither: the last alternative, empty
-			{"", `{"user":{"name":"alice"}}`, "8"},
-			{caddytest.JSONType, `{"user":"alice"}`, "7"},
-			{"application/grpc+json", `{"user":{"name":"alice"}}`, "6"},
-		} {
-			r := c.Post(t, "/login", test.contentType, test.body)
-			if r.Want(t, 200); !strings.Contains(r.Field("RateLimit"), ";r="+test.left+";") {
-				t.Errorf("%d: %s leaves %s, want %s", n, test.body, r.Field("RateLimit"), test.left)
-			}
+		`))
+	for n, test := range []struct{ contentType, body, left string }{
+		{caddytest.JSONType, `{"user":{"name":"alice"}}`, "9"},
+		{"Application/Problem+JSON; charset=UTF-8", ` {"x":[{"user":1}],"user":{"name":"al\u0069ce"}}`, "8"},
+		{"text/json", `{"user":{"id":1,"name":"alice"},"x":1,"x":2}`, "7"},
+		{caddytest.FormType, "user=alice", "9"}, // another alternative of key, so another budget
+		{caddytest.FormType + "; charset=utf-8", "x=1&user=alice&x=2", "8"},
+		{"text/plain", `{"user":{"name":"alice"}}`, "9"}, // neither: the last alternative, empty
+		{"", `{"user":{"name":"alice"}}`, "8"},
+		{caddytest.JSONType, `{"user":"alice"}`, "7"},
+		{"application/grpc+json", `{"user":{"name":"alice"}}`, "6"},
+	} {
+		r := c.Post(t, "/login", test.contentType, test.body)
+		if r.Want(t, 200); !strings.Contains(r.Field("RateLimit"), ";r="+test.left+";") {
+			t.Errorf("%d: %s leaves %s, want %s", n, test.body, r.Field("RateLimit"), test.left)
 		}
-		for _, test := range []struct{ contentType, body, left string }{
-			{caddytest.JSONType, `{"items":[{"pack.size":30}]}`, "70"},
-			{caddytest.JSONType, `{"items":[{"pack.size":30}], "factor": 2}`, "20"},
-			{caddytest.FormType, `plan=free`, "9"},
-			{caddytest.FormType, `plan=gold`, "99"},
-		} {
-			r := c.Post(t, "/batch?key="+url.QueryEscape(test.body), test.contentType, test.body)
-			if r.Want(t, 200); !strings.Contains(r.Field("RateLimit"), ";r="+test.left+";") {
-				t.Errorf("%s leaves %s, want %s", test.body, r.Field("RateLimit"), test.left)
-			}
+	}
+	for _, test := range []struct{ contentType, body, left string }{
+		{caddytest.JSONType, `{"items":[{"pack.size":30}]}`, "70"},
+		{caddytest.JSONType, `{"items":[{"pack.size":30}], "factor": 2}`, "20"},
+		{caddytest.FormType, `plan=free`, "9"},
+		{caddytest.FormType, `plan=gold`, "99"},
+	} {
+		r := c.Post(t, "/batch?key="+url.QueryEscape(test.body), test.contentType, test.body)
+		if r.Want(t, 200); !strings.Contains(r.Field("RateLimit"), ";r="+test.left+";") {
+			t.Errorf("%s leaves %s, want %s", test.body, r.Field("RateLimit"), test.left)
 		}
-	})
+	}
 }
 
 // A body that can't be read doesn't get past a limit. With pass, and in shadow mode, the next handler

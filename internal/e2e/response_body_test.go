@@ -125,92 +125,89 @@ const totalTokens = "cost {http.rate_limit.response.json.usage.total_tokens}"
 // bodies.
 func TestSettleByBody(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		u := startScripted(t)
-		c := caddytest.Start(t, scriptedSite(t, u, "match status 2xx 3xx\n"+totalTokens, use))
-		typed := func(contentType string, more ...string) []string {
-			return append([]string{"Content-Type", contentType}, more...)
-		}
-		isJSON, isStream := typed("application/json"), typed("text/event-stream")
-		usage := `{"id":"x","usage":{"prompt_tokens":5,"total_tokens":35}}`
-		for i, test := range []struct {
-			name, method string
-			script       http.HandlerFunc
-			want         int64
-		}{
-			{"a fraction", "POST", with(isJSON, `{"usage":{"total_tokens":34.5}}`), 35},
-			{"two values", "POST", with(isJSON, `{"usage":{"total_tokens":12},"usage":{"total_tokens":35}}`), 35},
-			{"a number that is too long", "POST", with(isJSON, `{"usage":{"total_tokens":35.`+strings.Repeat("0", 100)+`}}`), 10},
-			{"no body", "POST", with(isJSON), 10},
-			{"JSON with a brace too many", "POST", with(isJSON, usage+"}"), 35},
-			{"HEAD", "HEAD", with(isJSON), 10},
-			{"no content", "POST", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 10},
-			{"not modified", "GET", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, 10},
-			{"an error that match leaves out", "POST", func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(500)
-				with(nil, usage)(w, r)
-			}, 0},
-			{"JSON cut after the value", "POST", with(isJSON, strings.TrimSuffix(usage, "}"), "abort"), 35},
-			{"JSON cut in the value", "POST", with(isJSON, `{"usage":{"total_tokens":3`, "abort"), 10},
-			{"JSON cut before the value", "POST", with(isJSON, `{"id":"x","usage":{`, "abort"), 10},
+	u := startScripted(t)
+	c := caddytest.Start(t, scriptedSite(t, u, "match status 2xx 3xx\n"+totalTokens, ""))
+	typed := func(contentType string, more ...string) []string {
+		return append([]string{"Content-Type", contentType}, more...)
+	}
+	isJSON, isStream := typed("application/json"), typed("text/event-stream")
+	usage := `{"id":"x","usage":{"prompt_tokens":5,"total_tokens":35}}`
+	for i, test := range []struct {
+		name, method string
+		script       http.HandlerFunc
+		want         int64
+	}{
+		{"a fraction", "POST", with(isJSON, `{"usage":{"total_tokens":34.5}}`), 35},
+		{"two values", "POST", with(isJSON, `{"usage":{"total_tokens":12},"usage":{"total_tokens":35}}`), 35},
+		{"a number that is too long", "POST", with(isJSON, `{"usage":{"total_tokens":35.`+strings.Repeat("0", 100)+`}}`), 10},
+		{"no body", "POST", with(isJSON), 10},
+		{"JSON with a brace too many", "POST", with(isJSON, usage+"}"), 35},
+		{"HEAD", "HEAD", with(isJSON), 10},
+		{"no content", "POST", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 10},
+		{"not modified", "GET", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, 10},
+		{"an error that match leaves out", "POST", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(500)
+			with(nil, usage)(w, r)
+		}, 0},
+		{"JSON cut after the value", "POST", with(isJSON, strings.TrimSuffix(usage, "}"), "abort"), 35},
+		{"JSON cut in the value", "POST", with(isJSON, `{"usage":{"total_tokens":3`, "abort"), 10},
+		{"JSON cut before the value", "POST", with(isJSON, `{"id":"x","usage":{`, "abort"), 10},
 
-			{"a stream with malformed events", "POST", with(isStream, "data: [DONE]\n\ndata: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}}\n\n"), 35},
-			{"a stream whose last event doesn't end", "POST", with(isStream, "data: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}\n"), 35},
-			{"a stream that breaks", "POST", with(isStream, "data: "+usage+"\n\n", "data: {\"usage\"", "abort"), 35},
-			{"a stream that breaks before the value", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: {\"usage\":{\"total_tokens\":3", "abort"), 10},
+		{"a stream with malformed events", "POST", with(isStream, "data: [DONE]\n\ndata: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}}\n\n"), 35},
+		{"a stream whose last event doesn't end", "POST", with(isStream, "data: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}\n"), 35},
+		{"a stream that breaks", "POST", with(isStream, "data: "+usage+"\n\n", "data: {\"usage\"", "abort"), 35},
+		{"a stream that breaks before the value", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: {\"usage\":{\"total_tokens\":3", "abort"), 10},
 
-			{"gzip that breaks", "POST", with(append(isJSON, "Content-Encoding", "x-gzip"), append(caddytest.Compress(t, "gzip", usage)[:1], "abort")...), 35},
-			{"gzip that is none", "POST", with(append(isJSON, "Content-Encoding", "gzip"), usage), 10},
-			{"identity", "POST", with(append(isJSON, "Content-Encoding", "identity"), usage), 35},
-			{"an unknown coding", "POST", with(append(isJSON, "Content-Encoding", "br"), usage), 10},
-			{"two codings", "POST", with(append(isJSON, "Content-Encoding", "gzip, zstd"), usage), 10},
-			{"a bomb", "POST", with(append(isJSON, "Content-Encoding", "gzip"), caddytest.Compress(t, "gzip", strings.Repeat(" ", 32<<20), usage)...), 10},
-		} {
-			key := strconv.Itoa(i)
-			u.answer(key, test.script)
-			// With the field, reverse_proxy passes compressed bodies on. Some responses break.
-			_, _ = c.Do(test.method, fmt.Sprintf("http://%s/?key=%s", c.Site, key), "", "Accept-Encoding", "gzip, zstd, br")
-			wantCharge(t, c, test.name, key, test.want)
-		}
+		{"gzip that breaks", "POST", with(append(isJSON, "Content-Encoding", "x-gzip"), append(caddytest.Compress(t, "gzip", usage)[:1], "abort")...), 35},
+		{"gzip that is none", "POST", with(append(isJSON, "Content-Encoding", "gzip"), usage), 10},
+		{"identity", "POST", with(append(isJSON, "Content-Encoding", "identity"), usage), 35},
+		{"an unknown coding", "POST", with(append(isJSON, "Content-Encoding", "br"), usage), 10},
+		{"two codings", "POST", with(append(isJSON, "Content-Encoding", "gzip, zstd"), usage), 10},
+		{"a bomb", "POST", with(append(isJSON, "Content-Encoding", "gzip"), caddytest.Compress(t, "gzip", strings.Repeat(" ", 32<<20), usage)...), 10},
+	} {
+		key := strconv.Itoa(i)
+		u.answer(key, test.script)
+		// With the field, reverse_proxy passes compressed bodies on. Some responses break.
+		_, _ = c.Do(test.method, fmt.Sprintf("http://%s/?key=%s", c.Site, key), "", "Accept-Encoding", "gzip, zstd, br")
+		wantCharge(t, c, test.name, key, test.want)
+	}
 
-		// A panic behind the handler, and a response that an outer handler writes.
-		_, _ = c.Do("POST", fmt.Sprintf("http://%s/?key=broken&panic=1", c.Site), "")
-		wantCharge(t, c, "a panic", "broken", 0) // its status is 500
+	// A panic behind the handler, and a response that an outer handler writes.
+	_, _ = c.Do("POST", fmt.Sprintf("http://%s/?key=broken&panic=1", c.Site), "")
+	wantCharge(t, c, "a panic", "broken", 0) // its status is 500
 
-		// A client that leaves in the middle of a stream is charged by what the stream has told so far.
-		u.answer("leaves", func(w http.ResponseWriter, r *http.Request) {
-			with(isStream, "data: "+usage+"\n\n", "data: {}\n\n")(w, r)
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		})
-		ctx, leave := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, "POST", fmt.Sprintf("http://%s/?key=leaves", c.Site), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := caddytest.Client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(answer.Body, make([]byte, len(usage)+8)); err != nil {
-			t.Error(err)
-		}
-		if got := charged(t, c, "leaves"); got != 10 {
-			t.Errorf("a stream that goes on is charged %d", got)
-		}
-		leave()
-		wantCharge(t, c, "a client that leaves", "leaves", 35)
+	// A client that leaves in the middle of a stream is charged by what the stream has told so far.
+	u.answer("leaves", func(w http.ResponseWriter, r *http.Request) {
+		with(isStream, "data: "+usage+"\n\n", "data: {}\n\n")(w, r)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
 	})
+	ctx, leave := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, "POST", fmt.Sprintf("http://%s/?key=leaves", c.Site), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := caddytest.Client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(answer.Body, make([]byte, len(usage)+8)); err != nil {
+		t.Error(err)
+	}
+	if got := charged(t, c, "leaves"); got != 10 {
+		t.Errorf("a stream that goes on is charged %d", got)
+	}
+	leave()
+	wantCharge(t, c, "a client that leaves", "leaves", 35)
 }
 
 // The bytes of a body count as they are sent, and the seconds until its end. TestBytesOfOtherProtocols has switches of
 // protocols.
 func TestSettleByBytesAndSeconds(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		u := startScripted(t)
-		config := scriptedSite(t, u, "cost {http.rate_limit.response.bytes}", `zone seconds {
+	u := startScripted(t)
+	config := scriptedSite(t, u, "cost {http.rate_limit.response.bytes}", `zone seconds {
 			key {query.key}
 			cost 10
 			fixed_window 1000 1000d
@@ -225,49 +222,48 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 				cost 0.001*{http.rate_limit.response.bytes}
 			}
 		}
-		`+use)
-		// seconds is 3 followed by 0.001 or so, and rounded up.
-		c := caddytest.Start(t, config)
-		body := strings.Repeat("0123456789", 20_000)
-		plain := []string{"Content-Type", "text/plain"}
-		length := append(plain, "Content-Length", strconv.Itoa(len(body)))
-		for _, test := range []struct {
-			key, method, path string
-			script            http.HandlerFunc
-			want              int64
-		}{
-			{"chunks", "GET", "/", with(plain, body[:1234], body[1234:]), 200_000},
-			{"length", "GET", "/", with(length, body), 200_000},
-			{"none", "GET", "/", with(plain), 0},
-			{"HEAD", "HEAD", "/", with(length), 0},
-			{"cut", "GET", "/", with(plain, body[:1234], "abort"), 1234},
-			{"broken", "GET", "/", nil, 0},
-		} {
-			u.answer(test.key, test.script)
-			query := strings.ReplaceAll(test.key, " ", "+")
-			if test.key == "broken" { // behind the handler
-				query += "&panic=1"
-			}
-			_, _ = c.Do(test.method, "http://"+c.Site+test.path+"?key="+query, "", "Accept-Encoding", "gzip")
-			wantCharge(t, c, test.key, test.key, test.want)
-			if left := seen[adminapi.Key](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-30-120 { // it takes less than two minutes
-				t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
-			}
-			kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
-			if want := 1000 - (test.want+999)/1000; kilobytes != want {
-				t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
-			}
+		`)
+	// seconds is 3 followed by 0.001 or so, and rounded up.
+	c := caddytest.Start(t, config)
+	body := strings.Repeat("0123456789", 20_000)
+	plain := []string{"Content-Type", "text/plain"}
+	length := append(plain, "Content-Length", strconv.Itoa(len(body)))
+	for _, test := range []struct {
+		key, method, path string
+		script            http.HandlerFunc
+		want              int64
+	}{
+		{"chunks", "GET", "/", with(plain, body[:1234], body[1234:]), 200_000},
+		{"length", "GET", "/", with(length, body), 200_000},
+		{"none", "GET", "/", with(plain), 0},
+		{"HEAD", "HEAD", "/", with(length), 0},
+		{"cut", "GET", "/", with(plain, body[:1234], "abort"), 1234},
+		{"broken", "GET", "/", nil, 0},
+	} {
+		u.answer(test.key, test.script)
+		query := strings.ReplaceAll(test.key, " ", "+")
+		if test.key == "broken" { // behind the handler
+			query += "&panic=1"
 		}
+		_, _ = c.Do(test.method, "http://"+c.Site+test.path+"?key="+query, "", "Accept-Encoding", "gzip")
+		wantCharge(t, c, test.key, test.key, test.want)
+		if left := seen[adminapi.Key](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-30-120 { // it takes less than two minutes
+			t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
+		}
+		kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
+		if want := 1000 - (test.want+999)/1000; kilobytes != want {
+			t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
+		}
+	}
 
-		// encode compresses behind rate_limit.
-		u.answer("encoded", with(plain, body))
-		r, err := c.Do("GET", "http://"+c.Site+"/encoded?key=encoded", "", "Accept-Encoding", "gzip")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Field("Content-Encoding") != "gzip" || len(r.Text) > len(body)/10 {
-			t.Errorf("%d bytes, Content-Encoding %q", len(r.Text), r.Field("Content-Encoding"))
-		}
-		wantCharge(t, c, "a compressed body", "encoded", int64(len(r.Text)))
-	})
+	// encode compresses behind rate_limit.
+	u.answer("encoded", with(plain, body))
+	r, err := c.Do("GET", "http://"+c.Site+"/encoded?key=encoded", "", "Accept-Encoding", "gzip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Field("Content-Encoding") != "gzip" || len(r.Text) > len(body)/10 {
+		t.Errorf("%d bytes, Content-Encoding %q", len(r.Text), r.Field("Content-Encoding"))
+	}
+	wantCharge(t, c, "a compressed body", "encoded", int64(len(r.Text)))
 }

@@ -207,50 +207,9 @@ func TestSimulationZonesOfOneName(t *testing.T) {
 	}
 }
 
-// The server of a request is found by TLS and by the port in Host, as Caddy's listeners do.
+// The server of a request is found by TLS and by the port in Host, as Caddy's listeners do. The port can be that of a proxy, a
+// container or nothing. Then the routes that name the host decide, and TLS.
 func TestSimulationServer(t *testing.T) {
-	zone := func(name string) string {
-		return "\trate_limit {\n\t\tzone " + name + " {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n\trespond ok\n}\n"
-	}
-	s := loadSimulation(t, "example.com, *.example.net {\n"+zone("https")+"http://plain.example.com {\n"+zone("http")+
-		":8080 {\n"+zone("port")+"http://example.com:8081 {\n"+zone("other")+"http://localhost:9090 {\n\tbind 127.0.0.1\n"+zone("bound"))
-	for _, test := range []struct {
-		host   string
-		tls    bool
-		status int
-		want   string
-		note   string
-	}{
-		{host: "example.com", tls: true, want: "https="},
-		{host: "EXAMPLE.com:443", tls: true, want: "https="},
-		{host: "a.example.net", tls: true, want: "https="},
-		{host: "elsewhere.com", tls: true},
-		{host: "example.com", status: 308},
-		{host: "plain.example.com", want: "http="},
-		{host: "anything:8080", want: "port="},
-		{host: "[::1]:8080", want: "port="},
-		{host: "example.com:8081", want: "other="},
-		{host: "localhost:9090", want: "bound="},
-		{host: "example.com:8443", tls: true, want: "https=", note: "https://example.com:8443: they are assumed to come to server"},
-	} {
-		r := loggedGet("/")
-		r.Host, r.Status = test.host, max(test.status, 200)
-		if test.tls {
-			r.TLS = &accesslog.TLS{Version: 0x304, ServerName: "example.com"}
-		}
-		if got := s.met(s.visit(t, r)); got != test.want {
-			t.Errorf("%s (TLS: %v) met %q, want %q", test.host, test.tls, got, test.want)
-		}
-		if test.note == "" && len(s.Notes()) > 0 {
-			t.Errorf("%s: %q", test.host, s.Notes())
-		} else if test.note != "" {
-			s.wantNote(t, test.note)
-		}
-	}
-}
-
-// The port in Host can be that of a proxy, a container or nothing. Then the routes that name the host decide, and TLS.
-func TestSimulationServerBehindProxy(t *testing.T) {
 	site := func(address, zone string) string {
 		limit := ""
 		if zone != "" {
@@ -259,12 +218,32 @@ func TestSimulationServerBehindProxy(t *testing.T) {
 		return address + " {\n" + limit + "\trespond ok\n}\n"
 	}
 	const guess = "they are assumed to come to server"
+	sites := site("example.com, *.example.net", "https") + site("http://plain.example.com", "http") + site(":8080", "port") +
+		site("http://example.com:8081", "other") + strings.Replace(site("http://localhost:9090", "bound"), "{", "{\n\tbind 127.0.0.1", 1)
+	at := func(host string, status int, tls bool) func(r *accesslog.Request) {
+		return func(r *accesslog.Request) {
+			if r.Host, r.Status = host, status; tls {
+				r.TLS = &accesslog.TLS{Version: 0x304, ServerName: "example.com"}
+			}
+		}
+	}
 	for name, test := range map[string]struct {
 		config string
 		change func(r *accesslog.Request)
 		want   string
 		notes  int
 	}{
+		"a host":                    {sites, at("example.com", 200, true), "https=", 0},
+		"a host and the usual port": {sites, at("EXAMPLE.com:443", 200, true), "https=", 0},
+		"a wildcard":                {sites, at("a.example.net", 200, true), "https=", 0},
+		"another host":              {sites, at("elsewhere.com", 200, true), "", 0},
+		"a redirect":                {sites, at("example.com", 308, false), "", 0},
+		"a host without TLS":        {sites, at("plain.example.com", 200, false), "http=", 0},
+		"a port":                    {sites, at("anything:8080", 200, false), "port=", 0},
+		"an address and a port":     {sites, at("[::1]:8080", 200, false), "port=", 0},
+		"a host and its port":       {sites, at("example.com:8081", 200, false), "other=", 0},
+		"a site with bind":          {sites, at("localhost:9090", 200, false), "bound=", 0},
+		"a port of nobody":          {sites, at("example.com:8443", 200, true), "https=", 1},
 		"a host that only a server on another port names": {
 			site("a.example.com", "a") + site("https://b.example.com:8443", "b"),
 			func(r *accesslog.Request) { r.Host, r.TLS = "b.example.com", new(accesslog.TLS) }, "b=", 1,

@@ -17,7 +17,7 @@ import (
 )
 
 // jwtAuth stands in for the plugin github.com/ggicci/caddy-jwt, so that TestPages can run the recipe
-// api-plans-jwt. It has the directive, the options and the placeholders that the recipe uses, and
+// api-plans. It has the directive, the options and the placeholders that the recipe uses, and
 // verifies HS256 only. Like the plugin's, its directive has no order.
 type jwtAuth struct {
 	SignKey    string   `json:"sign_key"`

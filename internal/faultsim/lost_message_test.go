@@ -89,7 +89,7 @@ func (l *lossTest) takeOthers(t *testing.T, stop <-chan struct{}) {
 // message, and are not busy. Takes of other keys are not affected. Later the count of slots is right again.
 func TestTakesBehindLostCorrection(t *testing.T) {
 	for name, correction := range map[string]store.Correction{"slots": {Leave: true}, "correction": {Refund: 1}} {
-		for at := time.Duration(0); at < timeout; at += 7 * time.Millisecond {
+		for at := time.Duration(0); at < timeout; at += 13 * time.Millisecond {
 			t.Run(fmt.Sprint(name, " after ", at), func(t *testing.T) {
 				inBubble(t, 0, func(t *testing.T) { takesBehind(t, correction, at) })
 			})
@@ -132,7 +132,7 @@ func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
 // Redis is silent while takes wait behind a message: they fail with the takes in the queue, and the breaker opens.
 // The count of slots is set once Redis replies again.
 func TestWaitingTakesOfSilentRedis(t *testing.T) {
-	for at := time.Duration(0); at < timeout; at += 9 * time.Millisecond {
+	for at := time.Duration(0); at < timeout; at += 19 * time.Millisecond {
 		t.Run(at.String(), func(t *testing.T) {
 			inBubble(t, 0, func(t *testing.T) {
 				l := newLossTest(t)

@@ -7,7 +7,6 @@ import (
 	"testing"
 )
 
-// Each mistake that TestRealFindsMistakes plants can be planted in one place.
 // Each mistake can be planted in one place.
 func TestMistakesApply(t *testing.T) {
 	for _, m := range mistakes {

@@ -80,7 +80,7 @@ func (w *world) remaining() int64 {
 // comes to later, when nobody waits for it, charges nothing. When it works again, it decides again.
 func TestHangingRedis(t *testing.T) {
 	for _, at := range outages {
-		for _, lasts := range []time.Duration{timeout + time.Millisecond, 3 * timeout, 2 * time.Second} {
+		for _, lasts := range []time.Duration{timeout + time.Millisecond, 3 * timeout} {
 			for _, mode := range []string{"local", "deny"} {
 				inBubble(t, 0, func(t *testing.T) { hangingRedis(t, mode, at, lasts) })
 			}
@@ -203,8 +203,8 @@ func TestShedRequests(t *testing.T) {
 			n, decided := w.shedRequests(), 100_000-int(w.remaining())
 			wants := map[int]int{200: decided}
 			wants[want] += n
-			if n == 0 || decided == 0 || n+decided != requests || statuses[200] != wants[200] || statuses[503] != wants[503] {
-				t.Errorf("%s: %d were shed, and %d decided; statuses %v", mode, n, decided, statuses)
+			if n == 0 || decided == 0 || w.instances[0].redis.Stats().Failing != 0 || n+decided != requests || statuses[200] != wants[200] || statuses[503] != wants[503] {
+				t.Errorf("%s: %d were shed, and %d decided; statuses %v; the breaker may be open", mode, n, decided, statuses)
 			}
 		})
 	}

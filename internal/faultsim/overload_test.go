@@ -47,99 +47,6 @@ func TestSaturatedRedis(t *testing.T) {
 	}
 }
 
-// A request that waits in the queue for longer than a second fails, although Redis replies. That is no failure of Redis:
-// the breaker stays closed, no local budget decides, and nothing is charged.
-func TestShed(t *testing.T) {
-	for _, takes := range []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond} { // a message
-		t.Run(takes.String(), func(t *testing.T) {
-			inBubble(t, 0, func(t *testing.T) {
-				network := newNetwork(t)
-				server := network.NewServer("10.0.0.1:6379")
-				server.SetScriptTime(takes, 0)
-				// A Redis that is slow is not far away, so it gets one message at a time.
-				o := redisstore.Options{Address: server.Address(), Timeout: timeout, Batch: 1}
-				b := store.NewBreaker(openSim(t, network, 0, o), nil)
-				t.Cleanup(b.Close)
-				f := store.NewFailover(b, store.NewMemory(1000), func(err error) { t.Errorf("the failover was told of %v", err) })
-				if _, err := f.Take(t.Context(), ask("first")); err != nil {
-					t.Fatal(err)
-				}
-				const callers = 700
-				limit := limitOf("z", "fixed_window", callers)
-				request := func() []store.Request {
-					return []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
-				}
-				var passed, busy atomic.Int64
-				var all sync.WaitGroup
-				for range callers {
-					all.Go(func() {
-						r, began := request(), time.Now()
-						switch allowed, err := f.Take(t.Context(), r); {
-						case allowed && err == nil && !r[0].Outcome.Local:
-							passed.Add(1)
-						case store.IsBusy(err):
-							busy.Add(1)
-						default:
-							t.Errorf("allowed %v, error %v, %+v", allowed, err, r[0].Outcome)
-						}
-						if waited := time.Since(began); waited > redisstore.MaxQueued+o.Timeout {
-							t.Errorf("one waited for %v", waited)
-						}
-					})
-				}
-				all.Wait()
-				if passed.Load() < int64(redisstore.MaxQueued/takes) || busy.Load() < callers/4 || b.Open() {
-					t.Errorf("%d passed and %d were shed; the breaker is open: %v", passed.Load(), busy.Load(), b.Open())
-				}
-				r := request()
-				r[0].Cost = 0
-				if _, err := f.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != callers-passed.Load() {
-					t.Errorf("error %v, %+v, want %d remaining", err, r[0].Outcome.Decisions, callers-passed.Load())
-				}
-			})
-		})
-	}
-}
-
-// When Redis is silent for the timeout, all queued requests fail at once, and the breaker opens at once. Nothing is charged.
-func TestSilent(t *testing.T) {
-	inBubble(t, 0, func(t *testing.T) {
-		network := newNetwork(t)
-		server := network.NewServer("10.0.0.1:6379")
-		b := store.NewBreaker(openSim(t, network, 200*time.Microsecond, redisstore.Options{Address: server.Address(), Timeout: timeout}), nil)
-		t.Cleanup(b.Close)
-		if _, err := b.Take(t.Context(), ask("first")); err != nil {
-			t.Fatal(err)
-		}
-		thaw := server.Freeze()
-		began := time.Now()
-		var all sync.WaitGroup
-		for n := range 5000 { // more than the messages that are sent meanwhile can hold
-			all.Go(func() {
-				if n > 0 {
-					time.Sleep(time.Millisecond) // virtual time
-				}
-				const most = 2*timeout + 50*time.Millisecond // a message that needs a new connection takes longest
-				_, err := b.Take(t.Context(), ask("k"))
-				if waited := time.Since(began); reasonOf(err) != store.ReasonTimeout && reasonOf(err) != store.ReasonSilent ||
-					waited < timeout || waited > most {
-					t.Errorf("error %v after %v", err, waited)
-				}
-			})
-		}
-		all.Wait()
-		if !b.Open() {
-			t.Error("the breaker is closed")
-		}
-		thaw()
-		within(t, 2*time.Second, "the breaker to close", func() bool { return !b.Open() })
-		r := ask("k")
-		if _, err := b.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
-			t.Errorf("error %v, %+v, want that nothing was charged before", err, r[0].Outcome.Decisions)
-		}
-	})
-}
-
 // No request waits longer than MaxQueued and the timeout, whatever Redis does.
 func TestLongestWait(t *testing.T) {
 	for _, lasts := range []time.Duration{90 * time.Millisecond, 350 * time.Millisecond, 2 * time.Second} {
@@ -277,37 +184,6 @@ func takeAfterGiveBack(t *testing.T, distance time.Duration, batch int) {
 	all.Wait()
 }
 
-// All calls that come while a message is in flight to a near Redis share the next one.
-func TestCallsShareMessages(t *testing.T) {
-	for _, requests := range []int{2, 64, 129} {
-		t.Run(fmt.Sprint(requests), func(t *testing.T) {
-			inBubble(t, 0, func(t *testing.T) {
-				network := newNetwork(t)
-				server := network.NewServer("10.0.0.1:6379")
-				s := openSim(t, network, 200*time.Microsecond, redisstore.Options{Address: server.Address(), Timeout: timeout})
-				for range 10 { // so the distance is known
-					if _, err := s.Take(t.Context(), ask("k")); err != nil {
-						t.Fatal(err)
-					}
-				}
-				messages := countMessages(server)
-				var all sync.WaitGroup
-				for n := range requests {
-					all.Go(func() {
-						if _, err := s.Take(t.Context(), ask(fmt.Sprint(n))); err != nil {
-							t.Error(err)
-						}
-					})
-				}
-				all.Wait()
-				if n := messages.Load(); n != 2 {
-					t.Errorf("%d messages, want one for the first, and one for the others", n)
-				}
-			})
-		})
-	}
-}
-
 // A caller with a short deadline does not delay the others in its message.
 func TestHastyCallers(t *testing.T) {
 	inBubble(t, 0, func(t *testing.T) {
@@ -372,24 +248,4 @@ func TestOverriddenLate(t *testing.T) {
 			t.Errorf("too late or not: %v", seen)
 		}
 	})
-}
-
-// A client that sends one request after another is never denied its only slot, however far away Redis is.
-func TestOneSlotInSequence(t *testing.T) {
-	for _, distance := range []time.Duration{0, 200 * time.Microsecond, 10 * time.Millisecond, 90 * time.Millisecond} {
-		t.Run(distance.String(), func(t *testing.T) {
-			inBubble(t, 0, func(t *testing.T) {
-				network := newNetwork(t)
-				server := network.NewServer("10.0.0.1:6379")
-				s := openSim(t, network, distance, redisstore.Options{Address: server.Address(), Timeout: 5 * timeout})
-				for n := range 100 {
-					r := takeSlot(t, s, "k", 1)
-					if !r.Outcome.Slots.Taken {
-						t.Fatalf("request %d: %+v", n, r.Outcome.Slots)
-					}
-					s.Correct([]store.Correction{{Request: &r, Leave: true}}, func(err error) { t.Error(err) })
-				}
-			})
-		})
-	}
 }

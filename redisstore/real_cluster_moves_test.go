@@ -24,7 +24,7 @@ import (
 
 // Slots move and nodes hang under load. Decisions stay exact, and counts of slots are set.
 //
-// Simulated: TestSlotsOfClusterMove, TestCountsAreSetElsewhere, TestSplitKey, TestGoesOnAfterWait, TestGivesBackLate, TestBesideFailedNode.
+// Simulated: TestFaults, TestCountsAreSetElsewhere, TestSplitKey, TestGoesOnAfterWait, TestGivesBackLate, TestBesideFailedNode.
 func TestRealClusterMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)

@@ -3,7 +3,6 @@ package faultsim
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,83 +156,6 @@ func nodeDies(t *testing.T, lasts time.Duration, hangs bool) {
 	}
 	if failure, known := changes.Load(dying.Address()); lasts >= time.Second && (!known || failure != nil || failed.Load() == 0) {
 		t.Errorf("HealthChanged has told of the node: %v, last of %v; %d requests failed", known, failure, failed.Load())
-	}
-}
-
-// Slots move under load, one key at a time. Charges and refunds of requests with several keys are exact.
-func TestSlotsOfClusterMove(t *testing.T) {
-	for seed := range uint64(2) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, seed, func(t *testing.T) { slotsMove(t, seed) })
-		})
-	}
-}
-
-func slotsMove(t *testing.T, seed uint64) {
-	const keys, events = 6, 50
-	c := newClusterTest(t)
-	s := c.open(t, redisstore.Hooks{})
-	var limits []store.Limit
-	for n, algorithm := range []string{"fixed_window", "token_bucket", "sliding_log"} {
-		limits = append(limits, limitOf(fmt.Sprint(n), algorithm, events))
-	}
-	request := func(zone, key int, cost int64) store.Request {
-		return store.Request{Zone: fmt.Sprint(zone), Key: fmt.Sprint("key-", key), Cost: cost, Limits: limits[zone : zone+1]}
-	}
-	var admitted [keys][3]atomic.Int64
-	var ended atomic.Bool
-	var running sync.WaitGroup
-	for g := range uint64(4) {
-		rng := rand.New(rand.NewPCG(g, seed))
-		running.Go(func() {
-			for !ended.Load() {
-				var together []store.Request
-				var counts []*atomic.Int64
-				for _, zone := range rng.Perm(3)[:1+rng.IntN(3)] {
-					key := rng.IntN(keys)
-					together, counts = append(together, request(zone, key, 1)), append(counts, &admitted[key][zone])
-				}
-				allowed, err := s.Take(t.Context(), together)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if allowed && rng.IntN(3) == 0 {
-					allowed = false
-					s.Correct(store.FullRefunds(together), func(err error) { t.Error(err) })
-				}
-				for _, n := range counts {
-					if allowed {
-						n.Add(1)
-					}
-				}
-				time.Sleep(time.Duration(rng.IntN(1000)) * time.Microsecond) // virtual time
-			}
-		})
-	}
-	rng := rand.New(rand.NewPCG(seed, 7))
-	for range 20 {
-		slot := slotOf(fmt.Sprint("key-", rng.IntN(keys)))
-		pause := func() { time.Sleep(span(rng, 0, 20*time.Millisecond)) }
-		c.BeginMove(slot, c.Nodes[rng.IntN(3)])
-		pause()
-		for c.MoveKeys(slot, 1) > 0 {
-			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond) // requests find some values here, and some there
-		}
-		pause()
-		c.EndMove(slot)
-		pause()
-	}
-	ended.Store(true)
-	running.Wait()
-	time.Sleep(time.Second) // virtual time, for the last refunds
-	for key := range keys {
-		for zone := range limits {
-			charged, n := events-remaining(t, s, request(zone, key, 0)), admitted[key][zone].Load()
-			if n > events || charged != n {
-				t.Errorf("key %d zone %d: admitted %d, charged %d, the limit is %d", key, zone, n, charged, events)
-			}
-		}
 	}
 }
 

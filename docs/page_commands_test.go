@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // notRun are the beginnings of the commands that tests don't run, and why.
@@ -67,7 +66,6 @@ func needsRealTime(b caddytest.Block) bool {
 
 // Every command on a page does what the page shows.
 func TestPages(t *testing.T) {
-	redistest.Long(t)
 	t.Parallel()
 	runPages(t, func(s pageSection) pageSection {
 		if i := slices.IndexFunc(s.commands, needsRealTime); i >= 0 {

@@ -15,7 +15,6 @@ import (
 // of commands. Where it searches a large log, the number of commands grows with the logarithm of
 // the entries.
 func TestWorkPerDecision(t *testing.T) {
-	redistest.Long(t)
 	server := redistest.Start(t)
 	ctx := context.Background()
 	s := open(t, redisstore.Options{Address: server.Addr})

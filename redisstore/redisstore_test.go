@@ -37,7 +37,6 @@ func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 }
 
 func TestConforms(t *testing.T) {
-	redistest.Long(t)
 	address, _ := redistest.Running(t)
 	n := 0
 	storetest.Run(t, func(t *testing.T) storetest.Store {

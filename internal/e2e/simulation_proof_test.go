@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
 )
@@ -199,7 +198,6 @@ func sendFlood(t *testing.T, c *caddytest.Caddy, requests int) {
 // A simulation over the access log of a flood denies exactly the requests that Caddy denied, in every zone:
 // zones in shadow mode, and zones that deny. So it does with the time of Redis.
 func TestSimulationDeniesWhatCaddyDenied(t *testing.T) {
-	redistest.Long(t)
 	t.Parallel()
 	const requests = 600
 	for _, mode := range []string{"shadow", "enforced"} {

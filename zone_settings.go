@@ -1,8 +1,14 @@
 package ratelimit
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
@@ -208,4 +214,71 @@ func (z *liveZone) overridesView() any {
 		v[keys.Encoded(z.HashSecret, key)] = set.LimitTexts()
 	}
 	return options.UnlessZero(v)
+}
+
+// The option exempt names requests of the zone that pass unlimited. It comes before everything else
+// that the zone does with a request: the zone doesn't even make the key.
+
+// checkExempt returns an error for a matcher set that exempts all requests.
+func checkExempt(sets caddyhttp.RawMatcherSets) error {
+	for _, set := range sets {
+		if len(set) == 0 {
+			return errors.New(`exempt has a matcher set without matchers, which would exempt all requests: ` +
+				`write for example {"client_ip": {"ranges": ["203.0.113.0/24"]}}, or leave it out`)
+		}
+	}
+	return nil
+}
+
+// A zone with the option shadow decides, charges, counts and logs requests, but it never denies
+// or delays one, and sends no header fields. With the option enforce this applies to a part of
+// the keys.
+
+// checkEnforce checks the share of keys that are not in shadow mode, in percent.
+func checkEnforce(percent *float64) error { return options.Within(0., 100)(*percent) }
+
+// parsePercent parses a share of the option notify.
+func parsePercent(text string) (int64, error) { return options.Integer(strings.TrimSuffix(text, "%")) }
+
+// checkNotify checks the shares of notify.
+func checkNotify(shares []int64) error {
+	for i, percent := range shares {
+		if percent < 1 || percent > 100 {
+			return options.Must("must be from 1%% to 100%%, not %d", percent)
+		}
+		if i > 0 && percent <= shares[i-1] {
+			return options.Must("has shares that do not grow: %d%% follows %d%%", percent, shares[i-1])
+		}
+	}
+	return nil
+}
+
+// A request takes a slot of its key in every zone with the option concurrency, and gives it back
+// when its response has ended. The store takes the slots in the same call as the charges. If an
+// instance is killed, the store frees the slots of its requests.
+
+// maxConcurrency is the largest value of the option concurrency.
+const maxConcurrency = 10_000_000
+
+// checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that
+// need a limit, and overrides that lift the limits, unless an override may have a limit.
+func (c *Zone) checkConcurrencyOnly() error {
+	for _, set := range c.Override {
+		if set != nil && !set.Unlimited {
+			return nil
+		}
+	}
+	for _, s := range c.settings() {
+		if s.needsLimits && s.Value != nil && !c.RuntimeOverrides {
+			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
+				"leave it out, or write a limit, such as token_bucket 10 1s", s.Name)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
+		if c.Override[key] != nil {
+			return fmt.Errorf("override %q unlimited lifts only limits, and the zone has only concurrency: "+
+				"write exempt instead, with a matcher such as client_ip 203.0.113.0/24, to let requests pass without a slot", key)
+		}
+	}
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,76 +12,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
-
-// MaxBody bounds the bodies that a zone reads.
-type MaxBody struct {
-	// The size of the largest body that the zone reads, 1 to 10485760 bytes. A request with a larger
-	// body is denied with status 413 (default 65536).
-	Bytes int64 `json:"bytes,omitempty" zero:"65536"`
-
-	// Pass requests whose bodies can't be read, instead of denying them. All values from the body
-	// are then empty. This applies to bodies that are too large, late, malformed or compressed, and
-	// to bodies without room in memory (default false).
-	Pass bool `json:"pass,omitempty"`
-}
-
-const (
-	defaultMaxBody = 64 << 10
-	largestMaxBody = 10 << 20
-)
-
-func checkMaxBody(m *MaxBody) error {
-	if m.Bytes < 0 || m.Bytes > largestMaxBody {
-		return options.Must("must be from 1 byte to 10MiB (%d), not %d", largestMaxBody, m.Bytes)
-	}
-	return nil
-}
-
-// unmarshalMaxBody reads max_body <bytes> [pass].
-func unmarshalMaxBody(d *caddyfile.Dispenser) (*MaxBody, error) {
-	args := d.RemainingArgs()
-	if len(args) == 0 || len(args) > 2 || len(args) == 2 && args[1] != "pass" {
-		return nil, options.Must("takes a number of bytes and optionally pass, not %q", strings.Join(args, " "))
-	}
-	n, err := humanize.ParseBytes(args[0])
-	if err != nil || n == 0 || n > largestMaxBody {
-		return nil, options.Must("must be from 1 byte to 10MiB (%d), not %q", largestMaxBody, args[0])
-	}
-	return &MaxBody{Bytes: int64(n), Pass: len(args) == 2}, nil
-}
-
-// compileBodyPolicy returns how the zone reads bodies. It has a timeout only if the zone denies each request whose body is
-// late, because such a body can't be passed on.
-func (c *Zone) compileBodyPolicy(enforce float64) bodies.Policy {
-	p := bodies.Policy{Limit: defaultMaxBody, Timeout: cmp.Or(time.Duration(c.BodyTimeout), defaults.BodyTimeout)}
-	if c.MaxBody != nil {
-		p.Limit, p.Pass = cmp.Or(int(c.MaxBody.Bytes), defaultMaxBody), c.MaxBody.Pass
-	}
-	if p.Pass || enforce < 100 {
-		p.Timeout = 0
-	}
-	return p
-}
-
-func (c *Zone) bodyNeeds() limiter.BodyNeeds {
-	needs := limiter.BodyNeeds{Factor: limiter.BodyKindsOf(string(c.Factor)), Cost: limiter.BodyKindsOf(string(c.Cost))}
-	if c.Plan != nil {
-		needs.Plan = limiter.BodyKindsOf(c.Plan.By)
-	}
-	for _, key := range c.keys() {
-		needs.Keys = append(needs.Keys, limiter.BodyKindsOf(key))
-	}
-	return needs
-}
 
 // Ban denies all requests of a key for a while, after the zone's limits have denied the key often
 // enough. While a ban is in force, the zone charges nothing.
@@ -332,71 +267,4 @@ func readResponseMatcher(d *caddyfile.Dispenser) (*caddyhttp.ResponseMatcher, er
 		return nil, options.Must("takes status or header, with values")
 	}
 	return &matcher, nil
-}
-
-// The option exempt names requests of the zone that pass unlimited. It comes before everything else
-// that the zone does with a request: the zone doesn't even make the key.
-
-// checkExempt returns an error for a matcher set that exempts all requests.
-func checkExempt(sets caddyhttp.RawMatcherSets) error {
-	for _, set := range sets {
-		if len(set) == 0 {
-			return errors.New(`exempt has a matcher set without matchers, which would exempt all requests: ` +
-				`write for example {"client_ip": {"ranges": ["203.0.113.0/24"]}}, or leave it out`)
-		}
-	}
-	return nil
-}
-
-// A zone with the option shadow decides, charges, counts and logs requests, but it never denies
-// or delays one, and sends no header fields. With the option enforce this applies to a part of
-// the keys.
-
-// checkEnforce checks the share of keys that are not in shadow mode, in percent.
-func checkEnforce(percent *float64) error { return options.Within(0., 100)(*percent) }
-
-// parsePercent parses a share of the option notify.
-func parsePercent(text string) (int64, error) { return options.Integer(strings.TrimSuffix(text, "%")) }
-
-// checkNotify checks the shares of notify.
-func checkNotify(shares []int64) error {
-	for i, percent := range shares {
-		if percent < 1 || percent > 100 {
-			return options.Must("must be from 1%% to 100%%, not %d", percent)
-		}
-		if i > 0 && percent <= shares[i-1] {
-			return options.Must("has shares that do not grow: %d%% follows %d%%", percent, shares[i-1])
-		}
-	}
-	return nil
-}
-
-// A request takes a slot of its key in every zone with the option concurrency, and gives it back
-// when its response has ended. The store takes the slots in the same call as the charges. If an
-// instance is killed, the store frees the slots of its requests.
-
-// maxConcurrency is the largest value of the option concurrency.
-const maxConcurrency = 10_000_000
-
-// checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that
-// need a limit, and overrides that lift the limits, unless an override may have a limit.
-func (c *Zone) checkConcurrencyOnly() error {
-	for _, set := range c.Override {
-		if set != nil && !set.Unlimited {
-			return nil
-		}
-	}
-	for _, s := range c.settings() {
-		if s.needsLimits && s.Value != nil && !c.RuntimeOverrides {
-			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
-				"leave it out, or write a limit, such as token_bucket 10 1s", s.Name)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
-		if c.Override[key] != nil {
-			return fmt.Errorf("override %q unlimited lifts only limits, and the zone has only concurrency: "+
-				"write exempt instead, with a matcher such as client_ip 203.0.113.0/24, to let requests pass without a slot", key)
-		}
-	}
-	return nil
 }

@@ -1,13 +1,18 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -175,4 +180,65 @@ func (n Number) sum(option string) (*cost.Sum, error) {
 func readSum(d *caddyfile.Dispenser) (Number, error) {
 	text, err := options.Words(d)
 	return Number(text), err
+}
+
+// MaxBody bounds the bodies that a zone reads.
+type MaxBody struct {
+	// The size of the largest body that the zone reads, 1 to 10485760 bytes. A request with a larger
+	// body is denied with status 413 (default 65536).
+	Bytes int64 `json:"bytes,omitempty" zero:"65536"`
+
+	// Pass requests whose bodies can't be read, instead of denying them. All values from the body
+	// are then empty. This applies to bodies that are too large, late, malformed or compressed, and
+	// to bodies without room in memory (default false).
+	Pass bool `json:"pass,omitempty"`
+}
+
+const (
+	defaultMaxBody = 64 << 10
+	largestMaxBody = 10 << 20
+)
+
+func checkMaxBody(m *MaxBody) error {
+	if m.Bytes < 0 || m.Bytes > largestMaxBody {
+		return options.Must("must be from 1 byte to 10MiB (%d), not %d", largestMaxBody, m.Bytes)
+	}
+	return nil
+}
+
+// unmarshalMaxBody reads max_body <bytes> [pass].
+func unmarshalMaxBody(d *caddyfile.Dispenser) (*MaxBody, error) {
+	args := d.RemainingArgs()
+	if len(args) == 0 || len(args) > 2 || len(args) == 2 && args[1] != "pass" {
+		return nil, options.Must("takes a number of bytes and optionally pass, not %q", strings.Join(args, " "))
+	}
+	n, err := humanize.ParseBytes(args[0])
+	if err != nil || n == 0 || n > largestMaxBody {
+		return nil, options.Must("must be from 1 byte to 10MiB (%d), not %q", largestMaxBody, args[0])
+	}
+	return &MaxBody{Bytes: int64(n), Pass: len(args) == 2}, nil
+}
+
+// compileBodyPolicy returns how the zone reads bodies. It has a timeout only if the zone denies each request whose body is
+// late, because such a body can't be passed on.
+func (c *Zone) compileBodyPolicy(enforce float64) bodies.Policy {
+	p := bodies.Policy{Limit: defaultMaxBody, Timeout: cmp.Or(time.Duration(c.BodyTimeout), defaults.BodyTimeout)}
+	if c.MaxBody != nil {
+		p.Limit, p.Pass = cmp.Or(int(c.MaxBody.Bytes), defaultMaxBody), c.MaxBody.Pass
+	}
+	if p.Pass || enforce < 100 {
+		p.Timeout = 0
+	}
+	return p
+}
+
+func (c *Zone) bodyNeeds() limiter.BodyNeeds {
+	needs := limiter.BodyNeeds{Factor: limiter.BodyKindsOf(string(c.Factor)), Cost: limiter.BodyKindsOf(string(c.Cost))}
+	if c.Plan != nil {
+		needs.Plan = limiter.BodyKindsOf(c.Plan.By)
+	}
+	for _, key := range c.keys() {
+		needs.Keys = append(needs.Keys, limiter.BodyKindsOf(key))
+	}
+	return needs
 }

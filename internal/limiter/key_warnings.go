@@ -107,29 +107,35 @@ func (z *Zone) WarnOfKeys() {
 	isAddress := func(name string) bool { return name == keys.ClientAddress || name == keys.RemoteHost }
 	for i, t := range z.Keys {
 		names, _ := keys.Placeholders(t.Text) // checked before
-		warn := func(applies bool, warning string) {
-			if applies {
-				z.Logger.Warn(warning, zap.String("zone", z.Name), zap.String("key", keys.Shorten(t.Text)))
-			}
-		}
-		warn(slices.ContainsFunc(names, isAddressField),
-			"the key of a zone has an address from a header field, which clients can write themselves, "+
+		text := keys.Shorten(t.Text)
+		if slices.ContainsFunc(names, isAddressField) {
+			z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
 				"so a client gets a new budget for each address that it makes up: "+
 				"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
-				"and client_ip_headers if they send the address in a field other than X-Forwarded-For")
-		warn(slices.ContainsFunc(names, isPort),
-			"the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
-				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options")
-		warn(len(z.Keys) == 1 && t.Plain && t.Text != "",
-			"key has no placeholder, so all requests share one budget: "+
-				"write a placeholder such as {client_ip}, or leave out key if one budget is meant")
-		warn(t.Single == "" && t.HasPrefix() && slices.ContainsFunc(names, isAddress),
-			"ipv4_prefix and ipv6_prefix have no effect on a key that is more than an address: "+
+				"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if slices.ContainsFunc(names, isPort) {
+			z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
+				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if len(z.Keys) == 1 && t.Plain && t.Text != "" {
+			z.Logger.Warn("key has no placeholder, so all requests share one budget: "+
+				"write a placeholder such as {client_ip}, or leave out key if one budget is meant",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if t.Single == "" && t.HasPrefix() && slices.ContainsFunc(names, isAddress) {
+			z.Logger.Warn("ipv4_prefix and ipv6_prefix have no effect on a key that is more than an address: "+
 				"write {http.request.remote.host/32,64} for the address, with your prefixes; behind a proxy, leave the prefix out, "+
-				"and add a zone whose key is {client_ip} alone")
-		warn(i < len(z.Keys)-1 && !slices.ContainsFunc(names, mayBeEmpty),
-			"a value of key is never empty, so the values behind it are never used: "+
-				"write all of them in quotes to make one key of them, and options of the zone on lines of their own")
+				"and add a zone whose key is {client_ip} alone",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if i < len(z.Keys)-1 && !slices.ContainsFunc(names, mayBeEmpty) {
+			z.Logger.Warn("a value of key is never empty, so the values behind it are never used: "+
+				"write all of them in quotes to make one key of them, and options of the zone on lines of their own",
+				zap.String("zone", z.Name), zap.String("key", text))
+		}
 	}
 }
 

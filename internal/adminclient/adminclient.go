@@ -51,7 +51,7 @@ func Parse(address string) (Instance, error) {
 var dial = new(net.Dialer).DialContext
 
 // Send sends a request, and returns the status and the body of the answer: JSON, or nothing. The path comes after
-// /rate_limit/. The body can be empty. Host and origin are those of Caddy's own commands, so that the endpoint's list of
+// /rate_limit/. The body can be empty. Caddy's own commands send the same host and origin, so the endpoint's list of
 // origins applies in the same way.
 func (i Instance) Send(ctx context.Context, method, path string, body []byte) (status int, answer []byte, err error) {
 	a, err := caddy.ParseNetworkAddress(string(i))

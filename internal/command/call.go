@@ -52,7 +52,7 @@ func (c *call) print(text string) error {
 	return err
 }
 
-// answer is what a target answers: a body, or an error.
+// answer is the answer of a target: a body, or an error.
 type answer struct {
 	target
 	body json.RawMessage

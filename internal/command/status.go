@@ -159,8 +159,8 @@ func (n *zoneCounts) add(more zoneCounts, factor float64) {
 	n.shadowDenied += factor * more.shadowDenied
 }
 
-// earlier returns the requests of a zone until some seconds ago: until the newest sample of the history that is
-// not quite new, or else until the start of the process.
+// earlier returns the requests of a zone until some seconds ago. That is the newest sample of the history that is at
+// least a second old, or else the start of the process.
 func (b statusBody) earlier(now time.Time, zone string) (counts zoneCounts, ago float64) {
 	ago = max(now.Sub(b.Status.Started).Seconds(), 1)
 	requests := make(map[string]int64)

@@ -11,7 +11,7 @@ import (
 
 // A Caddy that hangs doesn't keep a command waiting for ever.
 //
-// Simulated: TestCommandWaitsForAnswer.
+// Simulated: TestPatience.
 func TestRealCommandHangingCaddy(t *testing.T) {
 	c := caddytest.StartProcess(t, commandSite(""))
 	if err := c.Process.Process.Signal(syscall.SIGSTOP); err != nil {

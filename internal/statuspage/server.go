@@ -28,7 +28,7 @@ import (
 )
 
 // server serves the page. Everybody on this machine can connect to it. Every page that the operator's
-// browser shows can, too. So it checks each request: see checkPage and checkCall.
+// browser shows can, too. So it checks each request: see checkHost and checkCall.
 type server struct {
 	listener  net.Listener
 	port      string

@@ -31,7 +31,8 @@ func startModel(t *testing.T) string {
 		}
 		usage := fmt.Sprintf(`{"prompt_tokens":1,"completion_tokens":%d,"total_tokens":%d}`, request.MaxTokens, 1+request.MaxTokens)
 		if !request.Stream {
-			text := fmt.Sprintf(`{"choices":[{"message":{"content":"\"usage\": {\"total_tokens\": 1}%s"}}],"usage":%s}`+"\n", strings.Repeat(" la", request.MaxTokens), usage)
+			content := `\"usage\": {\"total_tokens\": 1}` + strings.Repeat(" la", request.MaxTokens)
+			text := fmt.Sprintf(`{"choices":[{"message":{"content":"%s"}}],"usage":%s}`+"\n", content, usage)
 			if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 				w.Header().Set("Content-Encoding", "gzip")
 				text = strings.Join(caddytest.Compress(t, "gzip", text), "")

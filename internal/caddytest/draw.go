@@ -122,7 +122,7 @@ func (z *ComboZone) Charge(r *ComboRequest, number int, inRedis bool) (least, mo
 	return r.Cost, r.Cost
 }
 
-// TrueCost is what the response says in X-Cost. So nothing is charged again, which the limit may have no room for.
+// TrueCost is the cost in the field X-Cost of the response. It is never above Cost, because a limit may have no room for more.
 func (r *ComboRequest) TrueCost() int64 { return r.Cost / 2 }
 
 // ComboConfig is a configuration with two handlers, one around the other.

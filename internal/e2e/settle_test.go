@@ -85,13 +85,15 @@ func TestSettleByHeader(t *testing.T) {
 			for zone, want := range map[string]int64{"api": test.api, "failures": test.failures, "answers": test.answers} {
 				sums[zone] += want
 				look := func() int64 { return bodyBudget - c.Remaining(t, zone, key) }
-				caddytest.EventuallySees(t, fmt.Sprintf("%s is charged %d in zone %s", test.name, want, zone), look, func(got int64) bool { return got == want })
+				what := fmt.Sprintf("%s is charged %d in zone %s", test.name, want, zone)
+				caddytest.EventuallySees(t, what, look, func(got int64) bool { return got == want })
 			}
 		}
 		for zone, sum := range sums {
 			caddytest.WaitForMetric(t, c, fmt.Sprintf("caddy_rate_limit_settled_events_total{zone=%q} %d", zone, sum))
 		}
-		caddytest.EventuallySees(t, fmt.Sprint("the access log has the charges ", sums), func() map[string]int64 { return loggedCharges(t, log, "api", "failures", "answers") },
+		look := func() map[string]int64 { return loggedCharges(t, log, "api", "failures", "answers") }
+		caddytest.EventuallySees(t, fmt.Sprint("the access log has the charges ", sums), look,
 			func(logged map[string]int64) bool { return maps.Equal(logged, sums) })
 	})
 }

@@ -1,7 +1,6 @@
 package configuration_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -172,7 +173,11 @@ func readLogged(t *testing.T, e zapcore.Encoder, timeUnit, durationUnit time.Dur
 		all = append(all, want)
 		duration = pick(r, 0, time.Microsecond, 999*time.Millisecond, time.Second, 36*time.Hour, time.Duration(r.Int64N(1e8))*time.Microsecond)
 	}
-	log, err := accesslog.Open(accesslog.Options{Names: []string{"-"}, Stdin: bytes.NewReader(text)})
+	name := filepath.Join(t.TempDir(), "access.log")
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := accesslog.Open(accesslog.Options{Names: []string{name}})
 	if timeUnit == 0 {
 		if err == nil || !strings.Contains(err.Error(), "no readable time") {
 			t.Errorf("the error for an unknown time format is %v", err)

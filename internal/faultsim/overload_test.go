@@ -47,6 +47,60 @@ func TestSaturatedRedis(t *testing.T) {
 	}
 }
 
+// A request that waits in the queue for longer than a second fails, although Redis replies. That is no failure of Redis:
+// the breaker stays closed, no local budget decides, and nothing is charged.
+func TestShed(t *testing.T) {
+	for _, takes := range []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond} { // a message
+		t.Run(takes.String(), func(t *testing.T) {
+			inBubble(t, 0, func(t *testing.T) {
+				network := newNetwork(t)
+				server := network.NewServer("10.0.0.1:6379")
+				server.SetScriptTime(takes, 0)
+				// A Redis that is slow is not far away, so it gets one message at a time.
+				o := redisstore.Options{Address: server.Address(), Timeout: timeout, Batch: 1}
+				b := store.NewBreaker(openSim(t, network, 0, o), nil)
+				t.Cleanup(b.Close)
+				f := store.NewFailover(b, store.NewMemory(1000), func(err error) { t.Errorf("the failover was told of %v", err) })
+				if _, err := f.Take(t.Context(), ask("first")); err != nil {
+					t.Fatal(err)
+				}
+				const callers = 700
+				limit := limitOf("z", "fixed_window", callers)
+				request := func() []store.Request {
+					return []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+				}
+				var passed, busy atomic.Int64
+				var all sync.WaitGroup
+				for range callers {
+					all.Go(func() {
+						r, began := request(), time.Now()
+						switch allowed, err := f.Take(t.Context(), r); {
+						case allowed && err == nil && !r[0].Outcome.Local:
+							passed.Add(1)
+						case store.IsBusy(err):
+							busy.Add(1)
+						default:
+							t.Errorf("allowed %v, error %v, %+v", allowed, err, r[0].Outcome)
+						}
+						if waited := time.Since(began); waited > redisstore.MaxQueued+o.Timeout {
+							t.Errorf("one waited for %v", waited)
+						}
+					})
+				}
+				all.Wait()
+				if passed.Load() < int64(redisstore.MaxQueued/takes) || busy.Load() < callers/4 || b.Open() {
+					t.Errorf("%d passed and %d were shed; the breaker is open: %v", passed.Load(), busy.Load(), b.Open())
+				}
+				r := request()
+				r[0].Cost = 0
+				if _, err := f.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != callers-passed.Load() {
+					t.Errorf("error %v, %+v, want %d remaining", err, r[0].Outcome.Decisions, callers-passed.Load())
+				}
+			})
+		})
+	}
+}
+
 // No request waits longer than MaxQueued and the timeout, whatever Redis does.
 func TestLongestWait(t *testing.T) {
 	for _, lasts := range []time.Duration{90 * time.Millisecond, 350 * time.Millisecond, 2 * time.Second} {

@@ -60,7 +60,8 @@ func (t target) inWords(status int, message string) error {
 
 // misunderstood returns an error about an answer that could not be decoded.
 func (t target) misunderstood(err error) error {
-	return fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of its version", t.from, err)
+	return fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of its version",
+		t.from, err)
 }
 
 // get returns the answer about a path.

@@ -75,7 +75,8 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key) string {
 	hasCalendar := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool {
 		return slices.ContainsFunc(b.Limits, func(l adminapi.Limit) bool { return l.Used != nil })
 	})
-	t := terminal.NewTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, "ALTERNATIVE OF KEY"))
+	t := terminal.NewTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN",
+		titleIf(alternatives, "ALTERNATIVE OF KEY"))
 	for _, budgets := range key.Budgets {
 		alternative := alternativeText(budgets.Alternative)
 		for _, l := range budgets.Limits {

@@ -123,8 +123,8 @@ func (t *Table) Wait(name string, now Micros) Micros {
 }
 
 // Prepare returns the operation of a message on a key. Call it once for each key of the message,
-// when Wait has returned 0. takes reports whether the first call of the message takes a slot of the key; further ones
-// may take some, too. Beside takes in flight, Prepare returns no Set: the key becomes due when they end.
+// when Wait has returned 0. takes reports whether the first call of the message takes a slot of the key. Further calls
+// may take slots, too. Beside takes in flight, Prepare returns no Set: the key becomes due when they end.
 //
 // The message is in flight until Replied, NotRun or Lost is called with the same op. If op does
 // nothing and takes is false, none of the three may be called.

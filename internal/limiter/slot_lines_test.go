@@ -98,18 +98,6 @@ func wantNoLines(t *testing.T, slots *lines.Slots) {
 	}
 }
 
-// waiting returns how many requests wait.
-func (s *slotTest) waiting() int64 {
-	n, _ := s.handler.SlotLines.Waiting()
-	return n
-}
-
-// waitForWaiters waits until so many requests wait for slots.
-func (s *slotTest) waitForWaiters(t *testing.T, n int64) {
-	t.Helper()
-	caddytest.Eventually(t, fmt.Sprint(n, " requests wait"), func() bool { return s.waiting() == n })
-}
-
 // inFlight counts requests by key, and the largest number of each key.
 type inFlight struct {
 	mu        sync.Mutex

@@ -7,6 +7,7 @@ package formvalue
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"net/url"
 	"strings"
@@ -38,32 +39,69 @@ func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool,
 	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) || bytes.HasPrefix(body, []byte{'?'}) {
 		return "", false, ErrAmbiguous
 	}
+	if !validEscapes(body) {
+		return "", false, ErrEscape
+	}
 	other := false // another name that PHP reads as the field
 	for pair := range bytes.SplitSeq(body, []byte{'&'}) {
-		rawName, rawText, _ := strings.Cut(string(pair), "=")
-		name, nameErr := url.QueryUnescape(rawName)
-		text, textErr := url.QueryUnescape(rawText)
-		switch same, strange := likeField(validUTF8(name), field); {
-		case nameErr != nil || textErr != nil:
-			return "", false, ErrEscape
-		case len(pair) == 0:
-		case validUTF8(name) != field:
-			if strange {
+		if len(pair) == 0 {
+			continue
+		}
+		rawName, rawText, _ := bytes.Cut(pair, []byte{'='})
+		if decode(rawName, len(field)) != field {
+			unspaced := trimSpaces(rawName)
+			same, strange := likeField(decode(unspaced, len(field)), field)
+			if same && (strange || len(unspaced) < len(rawName)) {
 				return "", false, ErrAmbiguous
 			}
 			other = other || same
-		case ok:
+			continue
+		}
+		if ok {
 			return "", false, ErrAmbiguous
-		case len(text) > maxValue || len(validUTF8(text)) > maxValue:
+		}
+		if value, ok = decode(rawText, maxValue), true; len(value) > maxValue {
 			return "", false, ErrTooLong
-		default:
-			value, ok = validUTF8(text), true
 		}
 	}
 	if ok && other {
 		return "", false, ErrAmbiguous
 	}
 	return value, ok, nil
+}
+
+// validEscapes reports whether two hexadecimal digits follow each percent sign.
+func validEscapes(body []byte) bool {
+	for found := true; ; {
+		if _, body, found = bytes.Cut(body, []byte{'%'}); !found {
+			return true
+		}
+		if n, _ := hex.Decode(make([]byte, 1), body[:min(2, len(body))]); n == 0 {
+			return false
+		}
+	}
+}
+
+// decode returns a name or value whose escapes are valid. If it has more than most bytes, decode returns only its
+// beginning, of more than most bytes. So long texts from clients take no memory.
+func decode(raw []byte, most int) string {
+	raw = raw[:min(len(raw), 3*(most+utf8.UTFMax))] // no byte takes more than three
+	if i := bytes.LastIndexByte(raw, '%'); i >= 0 && i+3 > len(raw) {
+		raw = raw[:i] // of an escape that is cut
+	}
+	text, _ := url.QueryUnescape(string(raw))
+	return validUTF8(text)
+}
+
+// trimSpaces returns a name without the spaces at its beginning, before it is decoded.
+func trimSpaces(raw []byte) []byte {
+	for {
+		rest := bytes.TrimPrefix(bytes.TrimLeft(raw, " +"), []byte("%20"))
+		if len(rest) == len(raw) {
+			return raw
+		}
+		raw = rest
+	}
 }
 
 // beginsAsJSON reports whether a text begins as a JSON object, list or string does, in any of the encodings that
@@ -76,13 +114,13 @@ func beginsAsJSON(text []byte) bool {
 // underscores replaces the characters that PHP doesn't allow in the name of a variable.
 var underscores = strings.NewReplacer(" ", "_", ".", "_", "[", "_")
 
-// likeField reports whether PHP reads a field of another name as the field, or as a list in its place. strange
-// reports whether such a name is in no form, because it begins with a space, or has a NUL or a [ that isn't closed.
+// likeField reports whether PHP reads a field of another name as the field, or as a list in its place. The name has no
+// leading spaces. strange reports whether such a name is in no form, because it has a NUL or a [ that isn't closed.
 //
 // PHP ignores leading spaces, and the rest of a name after NUL. It reads dots, spaces and an open [ as underscores.
 // See https://www.php.net/manual/en/language.variables.external.php. Of several values it keeps the last one.
 func likeField(name, field string) (same, strange bool) {
-	short, _, _ := strings.Cut(strings.TrimLeft(name, " "), "\x00")
+	short, _, _ := strings.Cut(name, "\x00")
 	field = strings.TrimLeft(field, " ")
 	if !strings.HasPrefix(underscores.Replace(short), underscores.Replace(field)) {
 		return false, false

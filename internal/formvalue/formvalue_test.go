@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -31,6 +32,19 @@ func TestTooLong(t *testing.T) {
 			if err != want || ok == tooLong || ok && value != valid(text) {
 				t.Errorf("%d bytes: %d, %v, %v", len(text), len(value), ok, err)
 			}
+		}
+	}
+}
+
+// TestLongTextsTakeNoMemory checks that no name and no value is decoded as a whole.
+func TestLongTextsTakeNoMemory(t *testing.T) {
+	long := strings.Repeat("%41", 1<<20)
+	var before, after runtime.MemStats
+	for _, body := range [][]byte{[]byte("user=" + long), []byte(long), []byte("x=" + long), []byte(strings.Repeat("+", 1<<20) + long)} {
+		runtime.ReadMemStats(&before)
+		_, _, _ = formvalue.URLEncoded(body, "user", maxValue)
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 1<<18 {
+			t.Errorf("%.10q: %d bytes", body, after.TotalAlloc-before.TotalAlloc)
 		}
 	}
 }
@@ -181,7 +195,7 @@ func FuzzURLEncoded(f *testing.F) {
 			t.Fatal("the body was changed")
 		}
 		fields, wantErr := url.ParseQuery(string(body))
-		if (err == nil) != (wantErr == nil) && err != formvalue.ErrAmbiguous {
+		if (err == nil) != (wantErr == nil) && err != formvalue.ErrAmbiguous && err != formvalue.ErrTooLong {
 			t.Fatalf("%q: the error is %v, net/url says %v", body, err, wantErr)
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -182,8 +183,12 @@ func (w *responseWriter) Write(b []byte) (n int, err error) {
 
 // ReadFrom implements [io.ReaderFrom]. It copies, because only a Write shows which bytes complete the response.
 func (w *responseWriter) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{w}, r)
+	buffer := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(buffer)
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, buffer[:])
 }
+
+var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // Hijack implements [http.Hijacker]. A handler that hijacks the connection before it has sent a header
 // sends its response past w, and that response is nearly always 101.

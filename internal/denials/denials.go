@@ -112,33 +112,33 @@ func (d *Denial) report(events *Events) {
 		d.reportShare(events)
 		return
 	}
-	if c := d.Source.Logger.Check(zap.InfoLevel, d.message()); c != nil {
-		fields := []zap.Field{zap.String("zone", d.Zone)}
-		if d.Ban {
-			fields = append(fields, zap.String("until", d.until()), zap.Duration("duration", d.waitTime()))
-		} else {
-			fields = append(fields, zap.Duration("wait", d.waitTime()))
-		}
-		if !d.Source.hashesKeys() {
-			fields = append(fields, zap.String("remote_ip", d.RemoteIP), zap.String("client_ip", d.ClientIP))
-		}
-		fields = append(fields, zap.Int64("count", d.count),
-			zap.String("reason", d.Reason), zap.String("limit", d.limitDescription()), zap.String("method", d.Method))
-		if !d.Source.hashesKeys() {
-			fields = append(fields, zap.String("host", d.Host), zap.String("path", d.Path))
-		}
-		if d.id != "" {
-			fields = append(fields, zap.String("id", d.id))
-		}
-		if d.overflow {
-			fields = append(fields, zap.Bool("other_keys", true))
-		} else if d.Source.LogsKeys {
-			fields = append(fields, zap.String("key", d.Key))
-		}
-		c.Write(fields...)
+	fields := []zap.Field{zap.String("zone", d.Zone)}
+	if d.Ban {
+		fields = append(fields, zap.String("until", d.until()), zap.Duration("duration", d.waitTime()))
+	} else {
+		fields = append(fields, zap.Duration("wait", d.waitTime()))
+	}
+	if !d.Source.hashesKeys() {
+		fields = append(fields, zap.String("remote_ip", d.RemoteIP), zap.String("client_ip", d.ClientIP))
+	}
+	fields = append(fields, zap.Int64("count", d.count),
+		zap.String("reason", d.Reason), zap.String("limit", d.limitDescription()), zap.String("method", d.Method))
+	if !d.Source.hashesKeys() {
+		fields = append(fields, zap.String("host", d.Host), zap.String("path", d.Path))
+	}
+	if d.id != "" {
+		fields = append(fields, zap.String("id", d.id))
 	}
 	if name := d.eventName(); name != "" {
-		events.Add(name, d.eventData())
+		events.addFields(name, fields)
+	}
+	if d.overflow { // events never have a key
+		fields = append(fields, zap.Bool("other_keys", true))
+	} else if d.Source.LogsKeys {
+		fields = append(fields, zap.String("key", d.Key))
+	}
+	if c := d.Source.Logger.Check(zap.InfoLevel, d.message()); c != nil {
+		c.Write(fields...)
 	}
 }
 
@@ -156,20 +156,17 @@ func (d *Denial) until() string { return d.at.Add(d.waitTime()).UTC().Format(tim
 // reportShare logs that a share of a limit is used, and emits the event. The event has the key if the log has it, because
 // somebody is to be told who it is.
 func (d *Denial) reportShare(events *Events) {
-	data := map[string]any{
-		"zone": d.Zone, "percent": d.Percent, "limit": d.Limit.String(), "until": d.until(), "count": d.count,
-	}
 	fields := []zap.Field{
 		zap.String("zone", d.Zone), zap.Int64("percent", d.Percent), zap.Stringer("limit", d.Limit), zap.String("until", d.until()),
 		zap.Int64("count", d.count),
 	}
 	if d.overflow {
-		fields, data["other_keys"] = append(fields, zap.Bool("other_keys", true)), true
+		fields = append(fields, zap.Bool("other_keys", true))
 	} else if d.Source.LogsKeys {
-		fields, data["key"] = append(fields, zap.String("key", d.Key)), d.Key
+		fields = append(fields, zap.String("key", d.Key))
 	}
 	if c := d.Source.Logger.Check(zap.InfoLevel, "a share of a limit is used"); c != nil {
 		c.Write(fields...)
 	}
-	events.Add(eventThreshold, data)
+	events.addFields(eventThreshold, fields)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 )
@@ -33,30 +34,6 @@ func (d *Denial) eventName() string {
 	default:
 		return eventExceeded
 	}
-}
-
-// eventData returns the data of the event. It has the fields of the log, but never a key.
-func (d *Denial) eventData() map[string]any {
-	data := map[string]any{
-		"zone":   d.Zone,
-		"count":  d.count,
-		"reason": d.Reason,
-		"limit":  d.limitDescription(),
-		"method": d.Method,
-	}
-	if d.Ban {
-		data["until"], data["duration"] = d.until(), d.waitTime()
-	} else {
-		data["wait"] = d.waitTime()
-	}
-	if d.id != "" {
-		data["id"] = d.id
-	}
-	if !d.Source.hashesKeys() {
-		data["remote_ip"], data["client_ip"] = d.RemoteIP, d.ClientIP
-		data["host"], data["path"] = d.Host, d.Path
-	}
-	return data
 }
 
 // Events emits the events of a configuration in a goroutine, one after the other. So no request
@@ -126,6 +103,15 @@ func (q *Events) Add(name string, data map[string]any) {
 	}
 	*queue = append(*queue, queuedEvent{name, data})
 	q.emitLocked()
+}
+
+// addFields adds an event with the fields of a log message.
+func (q *Events) addFields(name string, fields []zap.Field) {
+	data := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(data)
+	}
+	q.Add(name, data.Fields)
 }
 
 // emitLocked starts the goroutine if it is needed.

@@ -36,9 +36,8 @@ bench: ## measure Caddy with and without the handler, and write docs/performance
 simulate: ## measure caddy rate-limit simulate over a generated log, which takes 12 GB (ARGS="-lines 1000000": a shorter one)
 	cd bench && go run ./simulate $(ARGS)
 
-growth: ## show the cost of decisions and keys as budgets grow, in both stores, the longest script calls, and what a check costs Redis in instructions
+growth: ## show the cost of decisions and keys as budgets grow, in both stores, and what a check costs Redis in instructions
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
-	go test -run '^$$' -bench Longest -benchtime 10x ./redisstore
 	go test -run '^$$' -bench Instructions -benchtime 1x -timeout 30m ./redisstore
 
 real: ## run the tests of real faults: servers that are killed, hang, lose data or fail over (ARGS="-run TestRealX": some)

@@ -7,8 +7,8 @@ package algorithms
 // is still less than 10 ms.
 const MaxWork = 60_000
 
-// work is the number of steps of a limit. The numbers are measured with BenchmarkLongest of
-// package redisstore, and rounded up.
+// work is the number of steps of a limit. The numbers are the processor time that Redis took for the longest
+// script calls, rounded up.
 type work struct {
 	take          int64 // to decide and charge
 	eventsPerStep int64 // how many events are charged in each further step; 0 if all at once

@@ -130,17 +130,20 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) str
 		for _, c := range keyChanges(parityNames, now, m.steps[0].change) {
 			pipe.Eval(ctx, algorithms.ChangeScript(), c.keys, c.args...)
 		}
-		if i%5 == 0 { // which changes nothing
-			m.SetNotAfter(now - 1)
-			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), slices.Clone(m.Argument())))
-			m.SetNotAfter(now)
-			early := slices.Clone(m.Argument())
-			binary.LittleEndian.PutUint64(early[8:], math.Float64bits(float64(now+1)))
-			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), early))
-		}
 		argument := slices.Clone(m.Argument())
-		if i%5 == 1 {
-			binary.LittleEndian.PutUint64(argument[8:], math.Float64bits(float64(now)))
+		bounded := func(at int, bound algorithms.Micros) []byte {
+			argument := slices.Clone(argument)
+			binary.LittleEndian.PutUint64(argument[at:], math.Float64bits(float64(bound)))
+			return argument
+		}
+		const notBefore, notAfter = 8, 16
+		switch i % 5 {
+		case 0: // which changes nothing
+			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), bounded(notAfter, now-1)))
+			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), bounded(notBefore, now+1)))
+			argument = bounded(notAfter, now)
+		case 1:
+			argument = bounded(notBefore, now)
 		}
 		replies = append(replies, pipe.EvalSha(ctx, script, m.AppendKeys(nil), argument))
 	}

@@ -86,9 +86,6 @@ func (m *Message) Reset(names Names, h Head) {
 	m.largestCount = 0
 }
 
-// SetNotAfter changes Head.NotAfter.
-func (m *Message) SetNotAfter(t algorithms.Micros) { m.notAfter = t }
-
 // Take appends the operation of [store.Store.Take].
 func (m *Message) Take(requests []store.Request) {
 	done, overrides := m.beginOperation(kindTake, 0, len(requests)), 0
@@ -142,8 +139,8 @@ func boolByte(is bool) byte {
 }
 
 // Refund appends an operation that refunds n events to every limit of a request, but at most the
-// charged events. If nothing was charged, it appends nothing and returns false.
-func (m *Message) Refund(r *store.Request, n int64) bool {
+// charged events. If nothing was charged, it appends nothing.
+func (m *Message) Refund(r *store.Request, n int64) {
 	number := 0
 	for _, d := range r.Outcome.Decisions {
 		if d.Charged > 0 {
@@ -151,7 +148,7 @@ func (m *Message) Refund(r *store.Request, n int64) bool {
 		}
 	}
 	if number == 0 {
-		return false
+		return
 	}
 	done := m.beginOperation(kindRefund, number, 0)
 	for i, d := range r.Outcome.Decisions {
@@ -165,7 +162,6 @@ func (m *Message) Refund(r *store.Request, n int64) bool {
 		m.appendNumber(min(n, d.Charged))
 	}
 	m.endOperation(done)
-	return true
 }
 
 // Set appends an operation that sets this instance's count in the slots of a name.

@@ -18,7 +18,7 @@ func TestTakeAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: redistest.Start(t).Addr}, 1))
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: redistest.Shared(t).Addr}, 1))
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1_000_000, Window: 1_000_000})
 	requests := make([][]store.Request, 64)
 	for i := range requests {

@@ -54,10 +54,11 @@ func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups 
 // The reply stays in order even if a group fails in the middle of its writes.
 func TestGroupsWithRefusedWrites(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	ctx := context.Background()
 	server.Client.ACLSetUser(ctx, "limited", "on", "nopass", "~*", "+@all", "-setrange", "-bitop")
-	client := redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limited", Password: "x"})
+	o := server.Client.Options()
+	client := redis.NewClient(&redis.Options{Addr: o.Addr, DB: o.DB, Username: "limited", Password: "x"})
 	defer client.Close()
 	limits, script := oneOfEach(t)
 	for bad := range len(limits) + 1 { // how many limits the failing groups have; those with a log fail

@@ -15,9 +15,8 @@ import (
 // The script reads each count of a message at its largest value. A request with a larger count fails alone:
 // Redis isn't asked, and doesn't count as failing.
 func TestLargestCounts(t *testing.T) {
-	t.Parallel()
 	const largest = 1<<16 - 1
-	server, ctx := redistest.Start(t), t.Context()
+	server, ctx := redistest.Shared(t), t.Context()
 	s := open(t, redisstore.Options{Address: server.Addr})
 	limit := func(zone, algorithm string) store.Limit {
 		return storetest.Limit(t, zone, algorithms.Quota{Algorithm: algorithm, Events: 1, Window: 3_600_000_000})

@@ -62,14 +62,14 @@ func TestRefusingRedis(t *testing.T) {
 			},
 		},
 	}
+	server := redistest.Start(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			ctx := context.Background()
-			server := redistest.Start(t)
 			server.Client.ACLSetUser(ctx, "limiter", "on", ">secret", "~*", "+@all")
 			s := open(t, redisstore.Options{Address: server.Addr, Username: "limiter", Password: "secret"})
 			take := func() (int64, error) {
-				r := request(t, "k")
+				r := request(t, test.name)
 				_, err := s.Take(ctx, r)
 				if err != nil {
 					return 0, err
@@ -122,17 +122,17 @@ func TestClosedConnections(t *testing.T) {
 	}
 }
 
-// After FLUSHALL all budgets begin again, and no request fails.
+// After FLUSHDB all budgets begin again, and no request fails.
 func TestFlushedBudgets(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for range 3 {
 		r := request(t, "k")
 		if _, err := s.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
 			t.Errorf("%v, %+v", err, r[0].Outcome.Decisions)
 		}
-		server.Client.FlushAll(t.Context())
+		server.Client.FlushDB(t.Context())
 	}
 }
 
@@ -172,7 +172,7 @@ func TestOneBrokenCall(t *testing.T) {
 // Requests of keys with foreign values fail alone. Other requests in their script calls succeed,
 // and the store stays in use.
 func TestPoisonedKeys(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	ctx := t.Context()
 	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: patient}, 1))
 	b := store.NewBreaker(s, nil)

@@ -15,7 +15,7 @@ import (
 // of commands. Where it searches a large log, the number of commands grows with the logarithm of
 // the entries.
 func TestWorkPerDecision(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	ctx := context.Background()
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for _, g := range storetest.Growths(t) {
@@ -31,7 +31,7 @@ func TestWorkPerDecision(t *testing.T) {
 				t.Fatal(err)
 			}
 			decide := func(what string, now algorithms.Micros, cost int64, want bool) {
-				server.Client.Copy(ctx, "full", key, 0, true)
+				server.Client.Copy(ctx, "full", key, server.Client.Options().DB, true)
 				before, _ := stats(server.Client)
 				r := g.Ask("k", cost)
 				if allowed, err := s.TakeAt(ctx, now, r); err != nil || allowed != want {

@@ -14,8 +14,7 @@ import (
 
 // A page reads a bounded part of the keys in Redis, and no command reads more than maxScanCount of them.
 func TestListIsBounded(t *testing.T) {
-	t.Parallel()
-	ctx, server := context.Background(), redistest.Start(t)
+	ctx, server := context.Background(), redistest.Shared(t)
 	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient}, Hooks{})
 	if err != nil {
 		t.Fatal(err)

@@ -41,12 +41,13 @@ type lossTest struct {
 
 func startLossTest(t *testing.T) *lossTest {
 	t.Helper()
-	between, err := relay.Start(redistest.Start(t).Addr)
+	o := redistest.Shared(t).Client.Options()
+	between, err := relay.Start(o.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &lossTest{relay: between}
-	if l.Redis, err = Open(Options{Address: between.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &l.dialer}, Hooks{}); err != nil {
+	if l.Redis, err = Open(Options{Address: between.Addr, DB: o.DB, Timeout: Patient, DialTimeout: Patient, Dialer: &l.dialer}, Hooks{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = l.Close(), between.Close() })

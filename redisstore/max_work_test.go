@@ -14,7 +14,7 @@ import (
 
 // A script call is as many requests as their work allows, one at least.
 func TestWorkPerCall(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	ctx := t.Context()
 	const most = algorithms.MaxLogged
 	for _, test := range []struct {

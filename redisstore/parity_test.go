@@ -313,13 +313,13 @@ func TestParity(t *testing.T) {
 
 // FuzzParity plays the program of any seed.
 func FuzzParity(f *testing.F) {
-	client := redistest.Start(f).Client
+	client := redistest.Shared(f).Client
 	script := loader(f, client, unchanged)
 	for seed := range uint64(50) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
-		client.FlushAll(context.Background())
+		client.FlushDB(context.Background())
 		p := newProgram(seed)
 		if diff, err := p.difference(client, script); err != nil || diff != "" {
 			t.Fatalf("%v\n%s %v", p, diff, err)

@@ -17,7 +17,7 @@ import (
 // A correction gets no connection and is sent again. A take of its key, waiting behind the
 // correction, stays behind it.
 func TestTakeBehindRetriedCorrection(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	var dialer switchedDialer
 	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &dialer}, Hooks{})
 	if err != nil {

@@ -66,7 +66,7 @@ func TestPermissionsConform(t *testing.T) {
 // Lists of keys need a permission more.
 func TestPermissionToList(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	if err := server.Client.ACLSetUser(t.Context(), "caddy", documentedRules(t)...).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,8 @@ func request(t testing.TB, key string) []store.Request {
 
 func TestKeysAndExpiry(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	s := open(t, redisstore.Options{Address: "redis://" + server.Addr + "/3", KeyPrefix: "p"})
+	server := redistest.Shared(t)
+	s := open(t, redisstore.Options{Address: server.Addr, KeyPrefix: "p"})
 	initial := int64(5)
 	quotas := append(storetest.Quotas(10, 60_000_000), algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 60_000_000, Initial: &initial})
 	for _, q := range quotas {
@@ -160,10 +160,7 @@ func TestKeysAndExpiry(t *testing.T) {
 			}
 		}
 		name := "p:{a%7Bb%7D%25%0A}:" + r[0].Limits[0].ID
-		conn := server.Client.Conn()
-		defer conn.Close()
-		conn.Select(context.Background(), 3)
-		ttl := conn.PTTL(context.Background(), name).Val()
+		ttl := server.Client.PTTL(context.Background(), name).Val()
 		want := time.Duration(r[0].Outcome.Decisions[0].ResetAfter) * time.Microsecond
 		if q.Initial != nil {
 			want += time.Minute // for so long it is known to be full
@@ -179,7 +176,7 @@ func TestKeysAndExpiry(t *testing.T) {
 // With a secret, no key can be found in Redis, and each key has a separate budget.
 func TestHashedKeys(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr, HashKeys: "secret"})
 	other := open(t, redisstore.Options{Address: server.Addr, HashKeys: "another"})
 	for _, key := range []string{"203.0.113.7", "", "{x}", strings.Repeat("k", 1000), redisstore.HashedKey("secret", "203.0.113.7")} {
@@ -208,7 +205,7 @@ func TestHashedKeys(t *testing.T) {
 }
 
 func TestOneRoundTrip(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	var r []store.Request
 	for z := range 3 {
@@ -233,7 +230,7 @@ func TestOneRoundTrip(t *testing.T) {
 // A foreign value at a key fails the requests of that key, and is not changed.
 func TestForeignValue(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	ctx := context.Background()
 	for _, q := range storetest.Quotas(10, 3_600_000_000_000) {
@@ -275,7 +272,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestCallerGone(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

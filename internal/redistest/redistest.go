@@ -1,5 +1,5 @@
 // Package redistest starts Redis servers for tests: a [Server], a [Cluster], or a [Trio] of Sentinels. They
-// end with the test. An [Audit] records all script calls and checks them against the functions in Go.
+// end with the test, except the one of [Shared]. An [Audit] records all script calls and checks them against the functions in Go.
 package redistest
 
 import (
@@ -18,19 +18,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Server is a redis-server process that ends with the test.
+// Server is a redis-server process that ends with the test, or a database of the shared one.
 type Server struct {
-	// Addr is the host:port, or the path of the socket.
+	// Addr is the host:port, the path of the socket, or the URL of the database.
 	Addr string
 	// Client is a client with a direct connection.
 	Client *redis.Client
 
-	args    []string
-	under   []string // the command that runs redis-server; empty: none
-	env     []string // nil stands for the environment of the test
-	process *exec.Cmd
-	output  bytes.Buffer
-	exited  chan struct{}
+	args     []string
+	under    []string // the command that runs redis-server; empty: none
+	env      []string // nil stands for the environment of the test
+	process  *exec.Cmd
+	output   bytes.Buffer
+	exited   chan struct{}
+	outlives bool // the test that starts it
 }
 
 // running is the environment variable with the address of a server that runs already.
@@ -66,10 +67,14 @@ func Running(t testing.TB) (address string, client *redis.Client) {
 // fails if redis-server is not installed. It is not skipped, because no other test would replace it.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	dir := t.TempDir()
+	return startOnPort(t, false, t.TempDir(), args...)
+}
+
+func startOnPort(t testing.TB, outlives bool, dir string, args ...string) *Server {
+	t.Helper()
 	for range 5 { // the free port may be taken before Redis has it
 		port := FreePort(t)
-		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: serverArgs(dir, args, "--port", port)}
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: serverArgs(dir, args, "--port", port), outlives: outlives}
 		if s.start(t, &redis.Options{Addr: s.Addr}) {
 			return s
 		}
@@ -99,14 +104,16 @@ func serverArgs(dir string, wanted []string, args ...string) []string {
 	return slices.Concat([]string{"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, args, wanted)
 }
 
-// start starts the process, and waits until it answers. The process ends with the test.
+// start starts the process, and waits until it answers. The process ends with the test, unless it outlives the test.
 func (s *Server) start(t testing.TB, o *redis.Options) bool {
 	t.Helper()
 	s.Client = redis.NewClient(o)
-	t.Cleanup(func() {
-		_ = s.Client.Close()
-		s.Kill(t)
-	})
+	if !s.outlives {
+		t.Cleanup(func() {
+			_ = s.Client.Close()
+			s.Kill(t)
+		})
+	}
 	return s.run(t)
 }
 

@@ -12,6 +12,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // The tests run each Caddy in a separate process. The process is the test binary with beCaddy in its
@@ -33,6 +34,7 @@ func Main(m *testing.M) {
 	}
 	code := m.Run()
 	stopIdle()
+	redistest.EndShared()
 	os.Exit(code)
 }
 

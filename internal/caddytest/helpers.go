@@ -61,6 +61,6 @@ func EachStore(t *testing.T, run func(t *testing.T, use string)) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", redistest.Start(t).Addr))
+		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", redistest.Shared(t).Addr))
 	})
 }

@@ -137,7 +137,7 @@ func waitForSweep(t *testing.T, c *caddytest.Caddy) {
 // at once for both, and there is one ban.
 func TestAdminSeveralHandlers(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	handler := func(timeout string) string {
 		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n fixed_window 2 1h\n ban 1h after 1000000 max 100h\n }\n redis %s {\n timeout %s\n }\n}\n", server.Addr, timeout)
 	}

@@ -87,7 +87,7 @@ respond ok
 // Denials before a configuration was loaded are remembered after it, because the Redis is the same.
 func TestReloadRemembersDenials(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	config := caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n fixed_window 1 1000h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	c := caddytest.Start(t, config)
 	c.Get(t, "/").Want(t, 200)

@@ -31,7 +31,7 @@ func hundred(algorithm string) string {
 func TestExactOverThreeInstances(t *testing.T) {
 	caddytest.Long(t)
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	config := ""
 	for _, a := range algorithms.All() {
 		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s\n}\n", a.Name, a.Name, hundred(a.Name))

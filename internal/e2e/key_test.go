@@ -68,7 +68,7 @@ zone static {
 // the same HMAC. The admin API finds a key that is asked for. The case of a key is folded before.
 func TestHashKeys(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	config := addressed("key {header.X-Key} {client_ip}\nipv6_prefix 64\nkey_case lower\ncalendar 2 year\nnotify 50%\nruntime_overrides\nban 1h after 2\noverride OFFICE unlimited",
 		"log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.TEST_SECRET}\n batch 0\n}")
 	c := caddytest.Start(t, onEvents(config, "test_record"))

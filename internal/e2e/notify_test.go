@@ -26,7 +26,7 @@ func TestNotifyOnce(t *testing.T) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		testNotifyOnce(t, 3, "redis "+redistest.Start(t).Addr)
+		testNotifyOnce(t, 3, "redis "+redistest.Shared(t).Addr)
 	})
 }
 

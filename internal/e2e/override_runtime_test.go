@@ -35,7 +35,7 @@ func overridable(server *redistest.Server, options string) string {
 // All instances follow an override, and what was charged to a limit that stays isn't lost.
 func TestOverridesAtRunTime(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	a, b := caddytest.Start(t, overridable(server, "")), caddytest.Start(t, overridable(server, ""))
 	a.Get(t, "/", "Key", "k").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
 
@@ -77,7 +77,7 @@ func TestOverridesAtRunTime(t *testing.T) {
 func TestOverridesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	caddytest.Long(t)
-	server := redistest.Start(t)
+	server := redistest.Shared(t)
 	c := caddytest.Start(t, overridable(server, "override config unlimited"))
 	for i, text := range []string{
 		"garbage", "[]", "{}", `{"limit":[]}`, `{"unlimited":true}{}`, `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`,

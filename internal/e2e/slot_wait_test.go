@@ -12,7 +12,7 @@ import (
 func TestWaitForSlotOfAnotherInstance(t *testing.T) {
 	t.Parallel()
 	g := startGate(t)
-	config := gated(g, "zone api {\n concurrency 1\n delay 1h\n}\nredis "+redistest.Start(t).Addr+" {\n timeout 30s\n}\n")
+	config := gated(g, "zone api {\n concurrency 1\n delay 1h\n}\nredis "+redistest.Shared(t).Addr+" {\n timeout 30s\n}\n")
 	one, other := caddytest.Start(t, config), caddytest.Start(t, config)
 	for range 3 {
 		held := one.Hold(t.Context(), "/hold")

@@ -95,6 +95,7 @@ func TestCheck(t *testing.T) {
 		"http.rate_limit.request.json.a..b":       {"leads to no value", "use it in key"},
 		"http.rate_limit.request.form.":           {"has no field", "use it in key"},
 		"http.rate_limit.request.xml.user":        {"doesn't exist", "doesn't exist"},
+		"http.rate_limit.json.user":               {"did you mean", "did you mean"},
 		"http.rate_limit.response.json.usage":     {"use it in the cost of settle", works},
 		"http.rate_limit.response.bytes":          {"use it in the cost of settle", works},
 		"http.rate_limit.response.json.a.":        {"use it in the cost", "leads to no value"},

@@ -24,23 +24,9 @@ var (
 // Secret is in the environment of all running Caddys; {env.TEST_SECRET} in a Caddyfile.
 const Secret = "pepper"
 
-// Collector returns the address to which all running Caddys export traces. It is reserved for a test that listens there.
-var Collector = sync.OnceValue(func() string {
-	port, _, err := redistest.ReservePort()
-	if err != nil {
-		panic(err)
-	}
-	return "127.0.0.1:" + port
-})
-
-// poolEnvironment returns the variables of all running Caddys. They can't change later, so a test that needs others starts
+// poolEnvironment is the variables of all running Caddys. They can't change later, so a test that needs others starts
 // its own process.
-func poolEnvironment() []string {
-	return []string{
-		"TEST_SECRET=" + Secret,
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + Collector(), "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_BSP_SCHEDULE_DELAY=10",
-	}
-}
+var poolEnvironment = []string{"TEST_SECRET=" + Secret}
 
 // blank is the configuration of an idle Caddy.
 const blank = "{\n\tadmin {$ADMIN}\n}\n"
@@ -69,7 +55,7 @@ func take(t testing.TB) *Caddy {
 		t.Fatal(err)
 	}
 	c := &Caddy{Site: "127.0.0.1:" + site, Admin: "127.0.0.1:" + admin, log: new(Output)}
-	c.setEnv(dir, poolEnvironment())
+	c.setEnv(dir, poolEnvironment)
 	file := filepath.Join(dir, "Caddyfile")
 	WriteFile(t, file, c.Expand(blank), 0o600)
 	if err = c.start(file); err == nil {

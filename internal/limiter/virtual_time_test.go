@@ -14,16 +14,31 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
+// serveZones returns a function that sends a request to a handler with these zones. Requests that pass run as long as given.
+func serveZones(t *testing.T, zones string, runs time.Duration) func(r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	handler := `{"rate_limits":{` + zones + `}}`
+	h, err := provisionCombo(t, caddytest.ComboConfig{App: "{}", Outer: handler, Inner: handler})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.end)
+	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { time.Sleep(runs); return nil }) // virtual time
+	return func(r *http.Request) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
+		if denial, ok := errors.AsType[caddyhttp.HandlerError](h.outer.ServeHTTP(w, r, next)); ok {
+			w.Code = denial.StatusCode
+		}
+		return w
+	}
+}
+
 // A ban ends when it says, and the next one is longer.
 func TestBanEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const zone = `{"rate_limits":{"ends":{"limits":[{"algorithm":"gcra","events":1,"window":"2s"}],"ban":{"duration":"2s","max":"5s"}}}}`
-		h, err := provisionCombo(t, caddytest.ComboConfig{App: "{}", Outer: zone, Inner: zone})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer h.end()
-		passes := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+		serve := serveZones(t, `"ends":{"limits":[{"algorithm":"gcra","events":1,"window":"2s"}],"ban":{"duration":"2s","max":"5s"}}`, 0)
 		began := time.Now()
 		for _, step := range []struct {
 			at         time.Duration
@@ -43,14 +58,9 @@ func TestBanEnds(t *testing.T) {
 			{11 * time.Second, 200, ""},
 		} {
 			time.Sleep(time.Until(began.Add(step.at))) // virtual time
-			w := httptest.NewRecorder()
-			r := caddyhttp.PrepareRequest(httptest.NewRequestWithContext(t.Context(), "GET", "/", nil), caddy.NewReplacer(), w, nil)
-			err, status := h.outer.ServeHTTP(w, r, passes), w.Code
-			if denial := (caddyhttp.HandlerError{}); errors.As(err, &denial) {
-				status = denial.StatusCode
-			}
-			if got := w.Header().Get("Retry-After"); status != step.status || got != step.retryAfter {
-				t.Errorf("after %v: status %d, Retry-After %q, want %d and %q", step.at, status, got, step.status, step.retryAfter)
+			w := serve(httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+			if got := w.Header().Get("Retry-After"); w.Code != step.status || got != step.retryAfter {
+				t.Errorf("after %v: status %d, Retry-After %q, want %d and %q", step.at, w.Code, got, step.status, step.retryAfter)
 			}
 		}
 	})

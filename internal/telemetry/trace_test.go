@@ -1,38 +1,49 @@
 package telemetry
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// attributeSpan is a span that keeps its attributes.
-type attributeSpan struct {
-	trace.Span
-	attributes map[attribute.Key]attribute.Value
-}
-
-func (s *attributeSpan) SetAttributes(all ...attribute.KeyValue) {
-	for _, a := range all {
-		s.attributes[a.Key] = a.Value
-	}
-}
-
-// A decision is cached if a remembered denial decided any of the zones.
-func TestCachedDecision(t *testing.T) {
-	for cached := range 4 {
-		requests := make([]store.Request, 3)
-		if cached < len(requests) {
-			requests[cached].Outcome.Cached = true
+// A decision is cached if a remembered denial decided any of the zones. A failure of the store is in the span, unless local
+// budgets decide. A client that leaves is none, and neither is an override that this instance didn't know.
+func TestTraceOfDecision(t *testing.T) {
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	local := []store.Request{{Outcome: store.Outcome{Local: true}}, {}}
+	for _, test := range []struct {
+		ctx  context.Context
+		d    Decision
+		want string
+	}{
+		{t.Context(), Decision{Requests: make([]store.Request, 2)}, "memory false"},
+		{t.Context(), Decision{Requests: []store.Request{{Outcome: store.Outcome{Cached: true}}, {}}, WithRedis: true}, "redis true"},
+		{t.Context(), Decision{Requests: []store.Request{{}, {Outcome: store.Outcome{Cached: true}}}, WithRedis: true}, "redis true"},
+		{t.Context(), Decision{Requests: local, WithRedis: true}, "local false"},
+		{t.Context(), Decision{Requests: local, WithRedis: true, Err: &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}}, "redis false exception open"},
+		{t.Context(), Decision{Requests: local, WithRedis: true, Err: errors.New("strange")}, "redis false exception other"},
+		{left, Decision{Requests: local, WithRedis: true, Err: context.Canceled}, "redis false"},
+		{t.Context(), Decision{Requests: local, WithRedis: true, Err: &store.OverriddenError{}}, "redis false"},
+	} {
+		recorder := tracetest.NewSpanRecorder()
+		ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("").Start(test.ctx, "request")
+		trace := NewTrace(ctx)
+		_, span := trace.StartDecision(ctx)
+		trace.EndDecision(ctx, span, test.d)
+		s := recorder.Ended()[0]
+		got := s.Attributes()[0].Value.Emit() + " " + s.Attributes()[1].Value.Emit()
+		for _, e := range s.Events() {
+			got += fmt.Sprintf(" %s %s", e.Name, s.Status().Description)
 		}
-		span := &attributeSpan{noop.Span{}, make(map[attribute.Key]attribute.Value)}
-		new(Trace).EndDecision(t.Context(), span, Decision{Requests: requests})
-		if got := span.attributes[attributeCached].AsBool(); got != (cached < len(requests)) {
-			t.Errorf("zone %d of 3: cached %t", cached, got)
+		if got != test.want {
+			t.Errorf("%+v: the span is %q, want %q", test.d, got, test.want)
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package command
 
 import (
+	"encoding/json"
 	"fmt"
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -128,9 +130,18 @@ func durationFlag(cmd *cobra.Command, name string) (string, error) {
 	return text, nil
 }
 
-// change changes a key, in all instances that must know, and prints what the key has then.
+// change changes a key, in all instances that must know, and prints what the key has then. If the change ends something,
+// it also says where there was nothing to end.
 func (c *call) change(method, resource string, body any, result func(now time.Time, key adminapi.Key) string) error {
+	var hadNothing sync.Map // the targets
 	return c.aboutKey(func(t target) error {
+		if method == "DELETE" && !c.json {
+			var key adminapi.Key
+			before, err := t.requestKey("GET", "keys", c.key, nil)
+			if err == nil && json.Unmarshal(before, &key) == nil && hasNone[resource](key) {
+				hadNothing.Store(t, true)
+			}
+		}
 		_, err := t.requestKey(method, resource, c.key, body)
 		return err
 	}, func(keys []decoded[adminapi.Key]) string {
@@ -138,6 +149,9 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 		for _, d := range keys {
 			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
 			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(c.zone), shown, result(time.Now(), d.body))
+			if _, ok := hadNothing.Load(d.target); ok {
+				b.WriteString("; nothing has changed: check the spelling of the key")
+			}
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}
@@ -145,6 +159,13 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 		}
 		return b.String()
 	})
+}
+
+// hasNone reports whether a key has nothing of a resource that can be deleted.
+var hasNone = map[string]func(adminapi.Key) bool{
+	"override": func(k adminapi.Key) bool { return k.Override == nil },
+	"ban":      func(k adminapi.Key) bool { return banEnds(k) == 0 },
+	"keys":     func(k adminapi.Key) bool { return banEnds(k) == 0 && isUnused(k) },
 }
 
 // overrideResult returns the override of a key.

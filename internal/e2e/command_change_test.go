@@ -55,11 +55,12 @@ func testCommandChanges(t *testing.T, use string) {
 	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
 	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
 	felt("k", 429)
-	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
-	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: not banned; token_bucket 2 1h has nothing left for ")
+	nothing := "; nothing has changed: check the spelling of the key\n"
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override"+nothing)
+	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: not banned; token_bucket 2 1h has nothing left for ", nothing)
 
 	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
-	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: reset, remaining 2 of token_bucket 2 1h\n")
+	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: reset, remaining 2 of token_bucket 2 1h"+nothing)
 	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
 	felt("k", 200)
 

@@ -38,11 +38,11 @@ var floors = [][]string{
 		"internal/bodies", "internal/cost", "internal/denials", "internal/lines", "internal/placeholder", "internal/simulate/keytable",
 		"internal/simulate/report", "internal/statuspage", "internal/telemetry",
 	},
-	{"internal/keys"},
+	{"internal/keys", "internal/timezones"},
 	{"internal/options", "internal/wire"},
-	{"internal/httpfields", "internal/simulate/agenda", "internal/timezones", "redisstore/internal/slots", "store"},
+	{"internal/httpfields", "internal/simulate/agenda", "redisstore/internal/slots", "store"},
 	{
-		"algorithms", "internal/accesslog", "internal/adminapi", "internal/adminclient", "internal/closest", "internal/contentcoding", "internal/defaults", "internal/eventstream",
+		"algorithms", "internal/accesslog", "internal/adminapi", "internal/adminclient", "internal/contentcoding", "internal/defaults", "internal/eventstream",
 		"internal/formvalue", "internal/jsonvalue", "internal/keyhash", "internal/palette", "internal/readahead", "internal/terminal",
 		"internal/throttle", "internal/topk",
 	},
@@ -57,13 +57,13 @@ var testKits = []string{
 
 // withoutCaddy are the packages that work in any Go program.
 var withoutCaddy = []string{
-	"algorithms", "internal/accesslog", "internal/adminapi", "internal/bodies", "internal/closest", "internal/httpfields", "internal/lines",
+	"algorithms", "internal/accesslog", "internal/adminapi", "internal/bodies", "internal/httpfields", "internal/lines",
 	"internal/topk", "internal/wire", "redisstore", "store",
 }
 
 // onStandardLibrary are the packages that need nothing but the standard library, or other packages in this list.
 var onStandardLibrary = []string{
-	"algorithms", "internal/adminapi", "internal/closest", "internal/defaults", "internal/formvalue", "internal/httpfields", "internal/jsonvalue",
+	"algorithms", "internal/adminapi", "internal/defaults", "internal/formvalue", "internal/httpfields", "internal/jsonvalue",
 	"internal/topk", "redisstore/internal/slots",
 }
 

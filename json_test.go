@@ -56,7 +56,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"ban":{},` + limit), "ban has no duration: write how long it lasts"},
 
 		// Mistakes of users who know the Caddyfile, or another limiter.
-		{zone(`"key":"$http_x_api_key",` + limit), `key "$http_x_api_key": keys have no variables of nginx, so $http_x_api_key is the same text for all requests: write a placeholder, such as {http.request.header.X-Api-Key}`},
+		{zone(`"key":"$http_x_api_key",` + limit), `key "$http_x_api_key": keys have no variables of nginx, so $http_x_api_key is the same text for all requests: write a placeholder, such as {http.vars.client_ip} or {http.request.header.X-Api-Key}`},
 		{zone(`"key":"price $5 $A $",` + limit), ""},
 		{zone(`"key":"{http.request.json.user}",` + limit), "did you mean {http.rate_limit.request.json.user}?"},
 		{`"zones":{"z":{` + limit + `}}`, "zones must be a list, not an object: write for example [...]"},

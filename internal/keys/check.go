@@ -1,9 +1,9 @@
 package keys
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -23,6 +23,9 @@ func CheckKey(texts []string, inJSON bool) error {
 	return errors.Join(errs...)
 }
 
+// nginxForm is a variable of nginx.
+var nginxForm = regexp.MustCompile(`\$[a-z]\w*`)
+
 func checkKeyText(text string, inJSON bool) error {
 	inBraces := func(name string) string {
 		if long, short := ExpandShorthand(name); short && inJSON {
@@ -30,11 +33,11 @@ func checkKeyText(text string, inJSON bool) error {
 		}
 		return "{" + name + "}"
 	}
-	variable, name := NginxVariable(text)
+	variable := nginxForm.FindString(text)
 	switch {
 	case variable != "":
-		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: write a placeholder, such as %s",
-			Shorten(text), variable, inBraces(cmp.Or(name, "client_ip")))
+		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: write a placeholder, such as %s or %s",
+			Shorten(text), variable, inBraces("client_ip"), inBraces("header.X-Api-Key"))
 	case strings.HasPrefix(text, "'{") && !inJSON:
 		return fmt.Errorf("key %q begins with a single quote, but a Caddyfile has only double quotes: write for example \"{client_ip} {path}\"",
 			Shorten(text))

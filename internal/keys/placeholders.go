@@ -3,8 +3,6 @@ package keys
 import (
 	"errors"
 	"fmt"
-	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 
@@ -65,26 +63,6 @@ func CheckBraces(option, text string) error {
 func LacksBraces(text string) bool {
 	_, short := ExpandShorthand(text)
 	return short || strings.HasPrefix(text, "http.")
-}
-
-var nginxForm = regexp.MustCompile(`\$[a-z]\w*`)
-
-// NginxVariable returns the first variable of nginx in a text, or "", and the short name of the placeholder with
-// the same value, or "".
-func NginxVariable(text string) (variable, name string) {
-	variable = nginxForm.FindString(text)
-	switch kind, rest, _ := strings.Cut(variable, "_"); {
-	case rest == "":
-	case strings.HasSuffix(variable, "remote_addr"):
-		name = "client_ip"
-	case kind == "$http":
-		name = "header." + http.CanonicalHeaderKey(strings.ReplaceAll(rest, "_", "-"))
-	case kind == "$cookie":
-		name = "cookie." + rest
-	case kind == "$arg":
-		name = "query." + rest
-	}
-	return variable, name
 }
 
 var shorthands = sync.OnceValue(httpcaddyfile.NewShorthandReplacer)

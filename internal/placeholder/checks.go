@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -179,36 +178,40 @@ var commonNames = strings.Fields(`
 var (
 	// addressForm is a name that was probably meant for the address of the client.
 	addressForm = regexp.MustCompile(`(?i)(?:^|[._-])(?:remote|real|client)?(?:ip|ipaddr|addr|address|client)$`)
-	// bodyForm is a name that was probably meant for a value of a body.
-	bodyForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:request\.|response\.)?(json|form|body)\.(.+)$`)
-	// namespaceForm and pluralForm are forms that people write around short names: {http.request.headers.X} for {header.X}, and
-	// {http.vars.remote_host} for {remote_host}.
-	namespaceForm = regexp.MustCompile(`^(?:http\.)?(?:(?:request|response|vars)\.)?`)
-	pluralForm    = regexp.MustCompile(`\b(header|cookie)s\.`)
+	// namespaceForm is what people write in front of short names, as in {http.request.headers.X} for {header.X}.
+	namespaceForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:(?:request|response|vars)\.)?`)
+	// kinds are the first parts of names that end in a text of the user's choice.
+	kinds = []string{"header", "cookie", "query", "json", "form"}
 )
 
 // Suggestion returns the end of a message about a placeholder that nothing provides: the placeholder that was
 // probably meant, if one is found.
 func (use Use) Suggestion() (text string, found bool) {
-	if parts := bodyForm.FindStringSubmatch(use.Name); parts != nil {
-		side, kind := "request", strings.Replace(parts[1], "body", "json", 1)
-		if use.AfterResponse {
-			side, kind = "response", "json"
-		}
-		return meant(strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, ".")), true
-	}
 	if addressForm.MatchString(use.Name) {
 		return meant(keys.ClientAddress), true
 	}
-	bare := namespaceForm.ReplaceAllString(pluralForm.ReplaceAllString(use.Name, "$1."), "")
-	similar := []string{bare, "http.request." + bare}
+	side, bare := "request", namespaceForm.ReplaceAllString(use.Name, "")
 	if use.AfterResponse {
-		similar[0] = "http.response." + bare
+		side = "response"
 	}
-	if i := closest.Index(bare, commonNames); i >= 0 && commonNames[i][0] == bare[0] {
-		similar = append(similar, commonNames[i])
+	similar := options.Suggest(bare, commonNames)
+	if kind, rest, dotted := strings.Cut(bare, "."); dotted {
+		switch kind = options.Suggest(kind, kinds); kind {
+		case "json", "form":
+			return meant(strings.Join([]string{keys.OwnPrefix, side, kind, rest}, ".")), true
+		case "":
+		default:
+			bare = kind + "." + rest
+		}
 	}
-	for _, name := range similar {
+	if similar != "" && similar[0] != bare[0] {
+		similar = ""
+	}
+	names := []string{bare, "http.request." + bare, similar}
+	if use.AfterResponse {
+		names[0] = "http.response." + bare
+	}
+	for _, name := range names {
 		if long, _ := keys.ExpandShorthand(name); long != use.Name && provides(long) {
 			return meant(name), true
 		}

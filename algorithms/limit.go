@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -79,19 +80,9 @@ func NewLimit(q Quota) (*Limit, error) {
 	}
 	l, err := newLimit(algorithm, q)
 	if errors.Is(err, errBound) {
-		err = &inexactError{algorithm, q}
+		err = fmt.Errorf("%s is %w: write rounder numbers (5000 30d rather than 4999 30d), fewer events, a smaller burst, or shorter times", algorithm.describe(&q), err)
 	}
 	return l, err
-}
-
-// inexactError is the error of a quota that can't be counted exactly. Its advice takes much longer than the check.
-type inexactError struct {
-	algorithm *Algorithm
-	quota     Quota
-}
-
-func (e *inexactError) Error() string {
-	return fmt.Sprintf("%s is too large to be counted exactly: %s", e.algorithm.describe(&e.quota), nearest(e.algorithm, e.quota))
 }
 
 func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
@@ -310,14 +301,12 @@ func (l *Limit) Scaled(factor int64) *Limit {
 		return l
 	}
 	scaled := *l
-	scaled.Burst = max(min(mulAddDiv(l.Burst, one, factor-1, factor), exact/4), 1)
-	if scaled.prepare() != nil { // then it is larger than l's, which fits
-		most, _ := largest(scaled.Quota, func(q *Quota) *int64 { return &q.Burst }, func(q Quota) bool {
-			scaled.Burst = q.Burst
-			return scaled.prepare() == nil
-		})
-		scaled.Burst = max(most.Burst, l.Burst)
-		_ = scaled.prepare()
+	fits := func(burst int64) bool {
+		scaled.Burst = burst
+		return scaled.prepare() == nil
+	}
+	if burst := max(min(mulAddDiv(l.Burst, one, factor-1, factor), exact/4), 1); !fits(burst) { // so it is larger than l's
+		fits(l.Burst + int64(sort.Search(int(burst-l.Burst), func(n int) bool { return !fits(l.Burst + int64(n) + 1) })))
 	}
 	if scaled.Initial != nil { // what is withheld has changed
 		scaled.message = messageOf(&scaled)
@@ -357,58 +346,6 @@ func describeDuration(m Micros) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
-}
-
-// nearest returns the advice for a quota that can't be counted exactly. The advice is the nearest
-// number of events that fits, because numbers next to it often share a larger divisor with the window. If
-// none fits, it is the longest warm-up, the largest burst, the longest window, or bounds.
-func nearest(algorithm *Algorithm, q Quota) string {
-	fits := func(q Quota) bool { _, err := newLimit(algorithm, q); return err == nil }
-	for step := int64(1); step <= min(q.Events/10, 10_000); step++ {
-		for _, events := range []int64{q.Events - step, q.Events + step} {
-			near := q
-			near.Events = events
-			if fits(near) {
-				return "the nearest that fits is " + algorithm.describe(&near)
-			}
-		}
-	}
-	if near, ok := largest(q, func(q *Quota) *int64 { return &q.WarmUp }, fits); ok && q.WarmUp > 0 {
-		return "the longest warm_up that fits is " + describeDuration(near.WarmUp)
-	}
-	if near, ok := largest(q, func(q *Quota) *int64 { return &q.Burst }, fits); ok && algorithm.Burst {
-		return "the largest burst that fits is " + strconv.FormatInt(near.Burst, 10)
-	}
-	if near, ok := largest(q, func(q *Quota) *int64 { return &q.Window }, fits); ok {
-		return "the longest window that fits is " + describeDuration(near.Window)
-	}
-	events := func(q *Quota) *int64 { return &q.Events }
-	near, _ := largest(q, events, fits)
-	q.Events, q.Window, q.Burst = max(near.Events, 1_000_000), 1_000_000, 0
-	if near.Events < 1_000_000 && !fits(q) {
-		q, _ = largest(q, events, fits)
-	}
-	return fmt.Sprintf("write at most %d events and a window of at most %s", q.Events, describeDuration(maxSpan/1_000_000*1_000_000))
-}
-
-// largest returns the quota with the largest value of one setting that fits, below the present
-// value. It bisects, so with gaps between the values that fit, a larger one may fit, too.
-func largest(q Quota, field func(*Quota) *int64, fits func(Quota) bool) (Quota, bool) {
-	high := *field(&q)
-	if high == 0 {
-		high = q.Events
-	}
-	low := int64(0)
-	for high-low > 1 {
-		*field(&q) = low + (high-low)/2
-		if fits(q) {
-			low = *field(&q)
-		} else {
-			high = *field(&q)
-		}
-	}
-	*field(&q) = low
-	return q, low > 0
 }
 
 // mulAddDiv returns (a·b + c) / d, rounded down, or [math.MaxInt64] if that is less. Products can have any

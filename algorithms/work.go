@@ -35,30 +35,3 @@ func (l *Limit) RefundWork() int64 { return l.work.refund }
 // WorstWork returns the most steps to decide, charge or give back a request of up to that
 // cost.
 func (l *Limit) WorstWork(cost int64) int64 { return max(l.Work(cost), l.work.refund) }
-
-// Lighter returns the nearest limit whose WorstWork is less by at least that many steps, or
-// nil if there is none.
-func (l *Limit) Lighter(cost, steps int64) *Limit {
-	if l.work == counterWork {
-		return nil
-	}
-	q := l.Quota
-	q.Burst = 0
-	size := func(q *Quota) *int64 { return &q.Events }
-	if q.Buckets > 0 {
-		size = func(q *Quota) *int64 { return &q.Buckets }
-	}
-	var lighter *Limit
-	_, ok := largest(q, size, func(q Quota) bool {
-		smaller, err := NewLimit(q)
-		if err != nil || smaller.WorstWork(cost) > l.WorstWork(cost)-steps {
-			return false
-		}
-		lighter = smaller
-		return true
-	})
-	if !ok {
-		return nil
-	}
-	return lighter
-}

@@ -36,32 +36,3 @@ func TestWork(t *testing.T) {
 		}
 	}
 }
-
-// A suggested limit is legal, light enough, and not much lighter than necessary.
-func TestLighter(t *testing.T) {
-	for _, q := range []Quota{
-		{Algorithm: "sliding_log", Events: MaxLogged, Window: minute, MinInterval: 5},
-		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: maxBuckets},
-	} {
-		l := mustLimit(t, q)
-		for _, by := range []int64{1, 26, 1000, 30_001} {
-			for _, cost := range []int64{1, MaxLogged} {
-				const jump = 150 // where a log has one doubling less
-				want := l.WorstWork(cost) - by
-				lighter := l.Lighter(cost, by)
-				if want < 1000 {
-					continue // no log is so light
-				}
-				if lighter == nil || lighter.WorstWork(cost) > want || lighter.WorstWork(cost) < want-jump || lighter.MinInterval != l.MinInterval {
-					t.Errorf("%v, lighter by %d at cost %d: %v", l, by, cost, lighter)
-				}
-			}
-		}
-		if lighter := l.Lighter(1, MaxWork); lighter != nil {
-			t.Errorf("%v instead of %v", lighter, l)
-		}
-	}
-	if lighter := mustLimit(t, Quota{Algorithm: "gcra", Events: 5, Window: minute}).Lighter(1, 1); lighter != nil {
-		t.Errorf("%v is lighter than one of two numbers", lighter)
-	}
-}

@@ -19,7 +19,7 @@ func TestBoundWorkOfOverrides(t *testing.T) {
 	}
 	put(204, `{"algorithm":"sliding_log","events":100000,"window":"1h"}`, "")
 	put(204, `{"algorithm":"gcra","events":45000,"window":"1h"}`, "")
-	put(400, `{"algorithm":"sliding_log","events":200000,"window":"1h"}`, "write sliding_log 104574 1h, or less, instead of sliding_log 200000 1h")
+	put(400, `{"algorithm":"sliding_log","events":200000,"window":"1h"}`, "take too long to decide in one call: write sliding_window")
 	put(204, `{"algorithm":"sliding_log","events":104574,"window":"1h"}`, "")
 	put(400, `{"algorithm":"sliding_log","events":200001,"window":"1h"}`, "events must be at most 200000")
 }

@@ -89,6 +89,7 @@ func TestWarningsOfKeys(t *testing.T) {
 	for key, want := range map[string]string{
 		"{header.X-Forwarded-For}":                 field,
 		"{http.request.header.cf-connecting-ip}":   field,
+		"{header.CloudFront-Viewer-Address}":       field,
 		"{header.CF-Connecting-IP} {client_ip}":    field,
 		`"{http.auth.user.id}|{header.X-Real-IP}"`: field,
 		"{remote}":                                  port,
@@ -104,6 +105,8 @@ func TestWarningsOfKeys(t *testing.T) {
 		"{header.X-Api-Key} {client_ip}":            "",
 		"{header.X-Api-Key} anonymous":              "",
 		"{header.X-Forwarded-Host}":                 "",
+		"{header.X-Email-Address}":                  "",
+		"{header.X-Trip}":                           "",
 		"{query.X-Forwarded-For}":                   "",
 		`"remote \\{http.request.remote\\} {path}"`: "",
 	} {

@@ -3,8 +3,6 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -77,7 +75,7 @@ func (c *Zone) settings() []zoneSetting {
 		},
 		{Option: options.Made("delay", "2s 100", &c.Delay, unmarshalDelay, nil)},
 		{
-			identifies: true, shown: true,
+			identifies: true, shown: true, needsLimits: true,
 			Option: options.Option{
 				Name: "override", Example: "203.0.113.7 unlimited", Repeatable: true,
 				Value: options.UnlessZero(c.Override), Read: c.unmarshalOverride,
@@ -260,8 +258,8 @@ func checkNotify(shares []int64) error {
 // maxConcurrency is the largest value of the option concurrency.
 const maxConcurrency = 10_000_000
 
-// checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that
-// need a limit, and overrides that lift the limits, unless an override may have a limit.
+// checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that need a limit, unless
+// an override may have one.
 func (c *Zone) checkConcurrencyOnly() error {
 	for _, set := range c.Override {
 		if set != nil && !set.Unlimited {
@@ -271,13 +269,7 @@ func (c *Zone) checkConcurrencyOnly() error {
 	for _, s := range c.settings() {
 		if s.needsLimits && s.Value != nil && !c.RuntimeOverrides {
 			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
-				"leave it out, or write a limit, such as token_bucket 10 1s", s.Name)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
-		if c.Override[key] != nil {
-			return fmt.Errorf("override %q unlimited lifts only limits, and the zone has only concurrency: "+
-				"write exempt instead, with a matcher such as client_ip 203.0.113.0/24, to let requests pass without a slot", key)
+				"leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot", s.Name)
 		}
 	}
 	return nil

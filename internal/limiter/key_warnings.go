@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -87,18 +88,10 @@ func NewKeyWarnings(templates []keys.Template, deciding []placeholder.Use) *KeyW
 // keyMayBeAddress reports whether keys may be addresses.
 func (w *KeyWarnings) keyMayBeAddress() bool { return w.keyMayBeRemote || w.keyMayBeClient }
 
-// addressFields are the header fields in which proxies send the address of the client.
-var addressFields = strings.Fields(`
-	CF-Connecting-IP CF-Connecting-IPv6 CF-Pseudo-IPv4 CloudFront-Viewer-Address DO-Connecting-IP Fastly-Client-IP Fly-Client-IP
-	Forwarded Forwarded-For True-Client-IP X-Azure-ClientIP X-Azure-SocketIP X-Client-IP X-Cluster-Client-IP
-	X-Envoy-External-Address X-Forwarded X-Forwarded-For X-NF-Client-Connection-IP X-Original-Forwarded-For X-Real-IP
-	X-Remote-Addr X-Remote-IP X-Vercel-Forwarded-For`)
-
-// isAddressField reports whether a placeholder is one of the addressFields.
-func isAddressField(name string) bool {
-	field, ok := strings.CutPrefix(name, FieldPrefix)
-	return ok && slices.ContainsFunc(addressFields, func(known string) bool { return strings.EqualFold(field, known) })
-}
+// addressField matches the placeholder of a header field in which proxies send the address of the client, such as
+// X-Forwarded-For, CF-Connecting-IP, or CloudFront-Viewer-Address.
+var addressField = regexp.MustCompile(`(?i)^http\.request\.header\.(.*-)?` +
+	`((client|socket)?ip(v[46])?|(viewer|external|remote)-addr(ess)?|forwarded(-for)?)$`)
 
 // WarnOfKeys warns of keys that are the same for all requests, of those that one client can change, and of those that
 // are never used.
@@ -108,7 +101,7 @@ func (z *Zone) WarnOfKeys() {
 	for i, t := range z.Keys {
 		names, _ := keys.Placeholders(t.Text) // checked before
 		text := keys.Shorten(t.Text)
-		if slices.ContainsFunc(names, isAddressField) {
+		if slices.ContainsFunc(names, addressField.MatchString) {
 			z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
 				"so a client gets a new budget for each address that it makes up: "+
 				"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
@@ -203,9 +196,8 @@ func (z *Zone) warnOfPeer(r *http.Request) {
 		}
 		return
 	}
-	isForwarded := func(field string) bool { return r.Header.Get(field) != "" }
 	switch {
-	case host == unixPeer && slices.ContainsFunc(addressFields, isForwarded) && once():
+	case host == unixPeer && hasAddressField(r) && once():
 		z.Logger.Warn("the key of a zone has no address, because a proxy that is not trusted comes over a unix socket, "+
 			"so all clients behind it share a budget: "+
 			"use {client_ip} in key, and write trusted_proxies_unix, which Caddy has since 2.11, "+
@@ -217,6 +209,16 @@ func (z *Zone) warnOfPeer(r *http.Request) {
 			"into servers in the global options; "+
 			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.Name))
 	}
+}
+
+// hasAddressField reports whether a proxy sends the address of the client.
+func hasAddressField(r *http.Request) bool {
+	for field := range r.Header {
+		if addressField.MatchString(FieldPrefix + field) {
+			return true
+		}
+	}
+	return false
 }
 
 // takesFirstForwarded reports whether the client address is the first address that a trusted proxy

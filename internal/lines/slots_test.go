@@ -12,6 +12,8 @@ const (
 	hour          = 3600 * second
 )
 
+func always() bool { return true }
+
 // newWaiting returns a request that has places in some zones, and needs a slot in each.
 func newWaiting(came Micros, zones ...string) *Request {
 	r := &Request{Came: came, Wake: func(Micros) {}}
@@ -21,119 +23,6 @@ func newWaiting(came Micros, zones ...string) *Request {
 	}
 	r.Reserve(always)
 	return r
-}
-
-// gaveBack are the corrections that give back the slots of a request.
-func (r *Request) gaveBack() []store.Correction { return store.FullRefunds(r.Requests) }
-
-// Only one request of a line asks at a time, also if one that came earlier joins meanwhile.
-func TestOneRequestOfALineAsks(t *testing.T) {
-	s, now := NewSlots(second, 4*second), hour
-	wantWait := func(what string, r *Request, want Micros) {
-		t.Helper()
-		if next, wait := s.Look(r, now); next != Wait || wait != want {
-			t.Errorf("%s: step %d, it waits for %d, want %d", what, next, wait, want)
-		}
-	}
-	wantAsk := func(what string, r *Request) {
-		t.Helper()
-		if next, _ := s.Look(r, now); next != Ask {
-			t.Errorf("%s: step %d, want that it asks", what, next)
-		}
-	}
-	late, early := newWaiting(now, "z"), newWaiting(now-1, "z")
-	s.Join(late, 0, now)
-	wantAsk("a new line", late)
-	s.Join(early, 0, now)
-	wantWait("another asks", early, hour-1)
-	s.Join(late, 0, now) // has found no slot
-	wantWait("the other has asked", early, second)
-	wantWait("the second", late, hour)
-	now += second
-	for _, pause := range []Micros{2 * second, 4 * second, 4 * second} {
-		wantAsk("after the pause", early)
-		s.Join(early, 0, now)
-		wantWait("after a question without a reason", early, pause)
-		now += pause
-	}
-	s.Wake(early.gaveBack())
-	wantAsk("a slot was given back", early)
-	s.Wake(early.gaveBack())
-	s.Join(early, 0, now)
-	wantAsk("a slot was given back while it asked", early)
-	early.Requests[0].Outcome.Slots.InFlight = 1 // the last slot
-	if next, _ := s.Answered(early, true, now); next != Decided {
-		t.Errorf("step %d after the request was allowed", next)
-	}
-	wantWait("the first has passed", late, second)
-	now += second
-	wantAsk("after the pause", late)
-	s.Join(late, 0, now)
-	wantWait("the pauses begin anew", late, second)
-	s.Wake(newWaiting(now, "other").gaveBack())
-	wantWait("a slot of another zone was given back", late, second)
-	s.Wake(late.gaveBack())
-	wantAsk("another slot was given back", late)
-	s.Leave(late, now)
-	wantNobody(t, s)
-}
-
-func wantNobody(t *testing.T, s *Slots) {
-	t.Helper()
-	if requests, lines := s.Waiting(); requests != 0 || lines != 0 {
-		t.Errorf("%d requests wait in %d lines, want none", requests, lines)
-	}
-}
-
-// The next request of a line is woken when the first one leaves, and asks if the first one may have left a
-// slot.
-func TestNextIsWoken(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		leave func(s *Slots, r *Request)
-		want  Step
-	}{
-		{"the client leaves while it waits", func(s *Slots, r *Request) { s.Leave(r, hour) }, Wait},
-		{"its time is over", func(s *Slots, r *Request) { s.Look(r, 3*hour) }, Wait},
-		{"the store fails", func(s *Slots, r *Request) { s.Look(r, hour+second); s.Leave(r, hour+second) }, Ask},
-		{"it is denied", func(s *Slots, r *Request) { s.Look(r, hour+second); s.Answered(r, false, hour+second) }, Ask},
-		{"it passes, and slots remain", func(s *Slots, r *Request) { s.Look(r, hour+second); s.Answered(r, true, hour+second) }, Ask},
-	} {
-		s := NewSlots(second, second)
-		first, next := newWaiting(hour, "z"), newWaiting(hour+1, "z")
-		s.Join(first, 0, hour)
-		s.Look(first, hour)
-		s.Join(first, 0, hour) // has found no slot, so the next question comes after a pause
-		woken := 0
-		next.Wake = func(Micros) { woken++ }
-		s.Join(next, 0, hour+1)
-		test.leave(s, first)
-		if step, _ := s.Look(next, hour+2); woken != 1 || step != test.want {
-			t.Errorf("%s: the next one was woken %d times, step %d, want %d", test.name, woken, step, test.want)
-		}
-		s.Leave(next, hour+2)
-		wantNobody(t, s)
-	}
-}
-
-// A request that could ask first leaves the slots to one that came earlier, and waits in its line.
-func TestEarlierRequestElsewhere(t *testing.T) {
-	s := NewSlots(second, second)
-	early, late := newWaiting(hour, "a"), newWaiting(hour+1, "b", "a")
-	s.Join(early, 0, hour)
-	s.Join(late, 0, hour+1)
-	if next, wait := s.Look(late, hour+1); next != Wait || wait != hour || late.Line() != 1 {
-		t.Errorf("step %d, %d, in line %d, want that it waits in line 1", next, wait, late.Line())
-	}
-	if requests, lines := s.Waiting(); requests != 2 || lines != 1 {
-		t.Errorf("%d requests wait in %d lines, want 2 in one", requests, lines)
-	}
-	s.Leave(early, hour+2)
-	if next, _ := s.Look(late, hour+2); next != Ask {
-		t.Errorf("step %d, want that it asks", next)
-	}
-	s.Leave(late, hour+2)
-	wantNobody(t, s)
 }
 
 // A request waits only if it lacks nothing but slots for which it can wait, and if no zone would charge it

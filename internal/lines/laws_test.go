@@ -1,0 +1,500 @@
+package lines
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// world drives clients of two zones in a time that only the test makes pass. It knows what each client does, and
+// compares that with the lines and places after each step.
+type world struct {
+	*testing.T
+	random  *rand.Rand
+	memory  *store.Memory
+	slots   *Slots
+	zones   [2]*zoneModel
+	paces   map[slotKey]*pace
+	taken   map[slotKey]int64 // slots
+	now     Micros
+	clients []*client // except those that are gone
+	came    Micros    // how many have come
+	takes   int       // how many have been decided
+	passed  int
+}
+
+type zoneModel struct {
+	Policy
+	store.Request           // without key
+	counted       int64     // by CountWaiting
+	refunded      any       // the owner of the last refund of this step
+	line          []*client // of all keys, with charges that can be given back, in the order of these
+}
+
+// pace says when the first request of a line asks.
+type pace struct {
+	mayBeFree bool // something has happened since the last question
+	next      Micros
+	pause     Micros
+}
+
+type doing uint8
+
+const (
+	deciding doing = iota // without a line
+	waiting
+	asking // in a line
+	held
+	left // while it was held
+	inside
+	gone
+)
+
+type client struct {
+	*world
+	Request
+	doing doing
+	due   Micros // when it does next
+	next  func()
+	zones []*zoneModel
+	owner any
+	began Micros // the last decision
+	order int    // of its last decision
+}
+
+func (w *world) come() {
+	c := &client{world: w, zones: []*zoneModel{w.zones[0], w.zones[1]}, owner: w.random.IntN(2)}
+	if w.random.IntN(2) == 0 {
+		slices.Reverse(c.zones)
+	}
+	c.zones = c.zones[w.random.IntN(2):]
+	w.came++
+	c.Came = (w.now/1000-1-w.random.Int64N(5))*1000 + w.came // no two came at the same time
+	c.Wake = func(wait Micros) {
+		if c.doing == waiting {
+			c.due = min(c.due, w.now+wait)
+		}
+	}
+	key := []string{"a", "a", "a", "b"}[w.random.IntN(4)]
+	want := make([]bool, len(c.zones))
+	for i, z := range c.zones {
+		q := z.Request
+		q.Key = key
+		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, Zone{Policy: &z.Policy})
+		places, _, _ := w.places(z, "")
+		has, _, _ := w.places(z, key)
+		want[i] = z.MaxPlaces > places && (z.SingleKey || z.MaxPlaces-places > has)
+	}
+	c.Reserve(always)
+	for i, z := range c.Zones {
+		if z.hasPlace != want[i] {
+			w.Fatalf("a place: %v, want %v", z.hasPlace, want[i])
+		}
+	}
+	w.clients = append(w.clients, c)
+	occupied := -1
+	for i := range c.zones {
+		if occupied < 0 && c.Requests[i].Slots != nil && len(w.line(c.slotKey(i))) > 0 {
+			occupied = i
+		}
+	}
+	next, zone := c.slots.Begin(&c.Request, w.now)
+	switch {
+	case occupied < 0:
+		c.want(next, Ask)
+		c.ask(deciding)
+	case want[occupied]:
+		c.want(next, Wait)
+		c.join(zone)
+	default:
+		c.want(next, Decided)
+		c.end()
+	}
+}
+
+func (c *client) want(step, want Step) {
+	if c.Helper(); step != want {
+		c.Fatalf("step %d, want %d", step, want)
+	}
+}
+
+func (c *client) then(wait Micros, next func()) { c.due, c.next = c.now+wait, next }
+
+func (c *client) ask(doing doing) {
+	c.doing, c.began = doing, c.now
+	const trip = 20_000 // at most
+	c.then(c.random.Int64N(trip), func() {
+		allowed, _ := c.memory.TakeAt(c.Context(), c.now, c.Requests)
+		c.takes++
+		c.order = c.takes
+		for i := range c.Requests {
+			if c.Requests[i].Outcome.Slots.Taken {
+				c.taken[c.slotKey(i)]++
+			}
+		}
+		c.then(c.random.Int64N(trip), func() { c.answered(allowed) })
+	})
+}
+
+func (c *client) answered(allowed bool) {
+	line := -1
+	if c.doing == asking {
+		line = c.Line()
+	}
+	if c.random.IntN(20) == 0 { // the store fails
+		c.slots.Leave(&c.Request, c.now)
+		c.passOn(line, true)
+		c.end()
+		c.correct(algorithms.Forever)
+		return
+	}
+	next, zone := c.slots.Answered(&c.Request, allowed, c.now)
+	if next == Wait {
+		if line >= 0 && line != zone && c.Requests[line].LacksSlot() {
+			c.Error("it leaves a line in which it must wait")
+		}
+		c.join(zone)
+		return
+	}
+	c.passOn(line, !allowed || line >= 0 && c.Requests[line].Outcome.Slots.InFlight < c.Requests[line].Slots.Limit)
+	if !allowed {
+		c.end()
+		return
+	}
+	delay := Micros(0)
+	c.doing = held
+	for i, z := range c.zones {
+		for _, d := range c.Requests[i].Outcome.Decisions {
+			delay = max(delay, d.Wait)
+		}
+		if c.Zones[i].hasPlace && z.Limits != nil {
+			at := len(z.line)
+			for at > 0 && z.line[at-1].order > c.order {
+				at--
+			}
+			z.line = slices.Insert(z.line, at, c)
+		}
+	}
+	if line >= 0 && c.began+delay > c.Came+c.zones[0].MaxDelay {
+		c.Errorf("delayed for %d in all", c.began+delay-c.Came)
+	}
+	c.Hold(c.owner)
+	c.Release()
+	c.then(delay, c.pass)
+}
+
+// pass ends the delay, which makes the charges before it final.
+func (c *client) pass() {
+	for _, z := range c.zones {
+		if slices.Contains(z.line, c) {
+			z.line = slices.DeleteFunc(z.line, func(o *client) bool {
+				return o == c || o.doing == left && o.order < c.order && o.Requests[0].Key == c.Requests[0].Key
+			})
+		}
+	}
+	c.doing = inside
+	c.passed++
+	c.Pass()
+	c.then(c.random.Int64N(second), c.finish)
+}
+
+// passOn is called when a request leaves a line. If it was asking there, the next one asks.
+func (c *client) passOn(line int, mayBeFree bool) {
+	if line < 0 {
+		return
+	}
+	if p := c.paces[c.slotKey(line)]; p != nil {
+		*p = pace{p.mayBeFree || mayBeFree, c.now + FirstPause, FirstPause}
+	}
+}
+
+// join begins a line, joins one, or returns to one after a question.
+func (c *client) join(zone int) {
+	key := c.slotKey(zone)
+	if c.doing == asking && c.Line() == zone {
+		p := c.paces[key]
+		p.next, p.pause = c.now+p.pause, min(2*p.pause, MaxPause)
+	} else {
+		if c.doing == asking {
+			c.passOn(c.Line(), true)
+		}
+		c.enter(key)
+	}
+	c.doing = waiting
+	c.then(c.slots.Join(&c.Request, zone, c.now), c.look)
+}
+
+// enter begins a line if the client is the first one.
+func (c *client) enter(key slotKey) {
+	if line := c.world.line(key); len(line) == 0 || len(line) == 1 && line[0] == c {
+		c.paces[key] = &pace{next: c.now, pause: FirstPause}
+	}
+}
+
+func (c *client) look() {
+	before := c.Line()
+	next, wait := c.slots.Look(&c.Request, c.now)
+	switch next {
+	case Ask:
+		key := c.slotKey(c.Line())
+		p, line := c.paces[key], c.world.line(key)
+		if line[0] != c || slices.ContainsFunc(line, func(c *client) bool { return c.doing == asking }) || !p.mayBeFree && c.now < p.next {
+			c.Errorf("it is not the turn of this client of %v", line)
+		}
+		for i := range c.zones {
+			if c.Requests[i].Slots != nil && c.Zones[i].hasPlace && i != before {
+				if other := c.world.line(c.slotKey(i)); len(other) > 0 && other[0].Came < c.Came {
+					c.Error("an earlier one waits in another line")
+				}
+			}
+		}
+		p.mayBeFree = false
+		c.ask(asking)
+	case Wait:
+		if c.Line() != before {
+			c.enter(c.slotKey(c.Line()))
+		}
+		c.due = c.now + wait
+	default:
+		if c.now < c.Came+c.zones[0].MaxDelay {
+			c.Error("denied before its time is over")
+		}
+		c.end()
+	}
+}
+
+// leave ends what the client does, if it waits or is held.
+func (c *client) leave() {
+	switch c.doing {
+	case waiting:
+		c.slots.Leave(&c.Request, c.now)
+		c.end()
+	case held:
+		c.doing = left
+		c.Abandon()
+		c.then(0, c.finish)
+	}
+}
+
+func (c *client) end() {
+	c.doing = gone
+	c.Release()
+}
+
+// finish gives the slots back.
+func (c *client) finish() {
+	if c.doing == inside {
+		c.doing = gone
+	}
+	c.due = algorithms.Forever
+	c.correct(0)
+}
+
+// correct gives back charges, and the slots.
+func (c *client) correct(refund Micros) {
+	corrections := store.FullRefunds(c.Requests)
+	for i := range c.Requests {
+		taken := c.Requests[i].Outcome.Slots.Taken
+		corrections[i].Refund, corrections[i].Leave = refund, taken
+		if taken {
+			key := c.slotKey(i)
+			c.taken[key]--
+			if p := c.paces[key]; p != nil {
+				p.mayBeFree = true
+			}
+		}
+	}
+	_ = c.memory.CorrectAt(c.Context(), c.now, corrections)
+	c.slots.Wake(corrections)
+}
+
+// refund is called by the places of a zone.
+func (w *world) refund(z *zoneModel, owner any, corrections []store.Correction) {
+	if owner == z.refunded {
+		w.Error("the charges of one owner are not given back together")
+	}
+	z.refunded = owner
+	if taken, awaiting, line := w.places(z, corrections[0].Request.Key); taken-awaiting > int64(len(line)) {
+		w.Error("a charge is given back while a request is being decided")
+	}
+	for _, x := range corrections {
+		at := len(z.line) - 1
+		for at > 0 && z.line[at].Requests[0].Key != x.Request.Key {
+			at--
+		}
+		c := z.line[at]
+		if c.doing != left || c.owner != owner || x.Request.Outcome.Decisions[0].Receipt != c.Requests[c.indexOf(z)].Outcome.Decisions[0].Receipt {
+			w.Error("a charge is given back that others build on")
+		}
+		z.line = slices.Delete(z.line, at, at+1)
+	}
+	_ = w.memory.CorrectAt(w.Context(), w.now, corrections)
+}
+
+func (c *client) indexOf(z *zoneModel) int { return slices.Index(c.zones, z) }
+
+// line returns the clients that stand in a line, in the order in which they came.
+func (w *world) line(key slotKey) (line []*client) {
+	for _, c := range w.clients {
+		if (c.doing == waiting || c.doing == asking) && c.slotKey(c.Line()) == key {
+			line = append(line, c)
+		}
+	}
+	slices.SortStableFunc(line, func(a, b *client) int { return int(a.Came - b.Came) })
+	return line
+}
+
+// places counts the places of a key, or of all.
+func (w *world) places(z *zoneModel, key string) (taken, awaiting int64, line []*heldRequest) {
+	for _, c := range z.line {
+		if key == "" || c.Requests[0].Key == key {
+			taken++
+			line = append(line, c.Zones[c.indexOf(z)].held)
+		}
+	}
+	for _, c := range w.clients {
+		if i := c.indexOf(z); i >= 0 && (key == "" || c.Requests[0].Key == key) && c.doing <= asking && c.Zones[i].hasPlace {
+			taken++
+			if c.doing == waiting {
+				awaiting++
+			}
+		}
+	}
+	return taken, awaiting, line
+}
+
+func (w *world) check() {
+	for _, z := range w.zones {
+		waiting := 0
+		for _, key := range []string{"a", "b"} {
+			taken, awaiting, line := w.places(z, key)
+			if k := z.Places.byKey[key]; k.taken != taken || k.awaiting != awaiting || !slices.Equal(k.line, line) {
+				w.Errorf("key %s has %d places, of which %d wait for slots, and %d for limits: want %d, %d, %d",
+					key, k.taken, k.awaiting, len(k.line), taken, awaiting, len(line))
+			}
+			if n := len(line); n > 0 && line[n-1].abandoned && taken-awaiting == int64(n) {
+				w.Errorf("the last charge of key %s isn't given back", key)
+			}
+			if z.Slots != nil {
+				waiting += w.checkLine(slotKey{z.Slots.ID, key}, z)
+			}
+		}
+		if int64(waiting) != z.counted {
+			w.Errorf("%d requests of zone %s are counted, want %d", z.counted, z.Zone, waiting)
+		}
+		z.refunded = nil
+	}
+}
+
+// checkLine returns how many wait in a line.
+func (w *world) checkLine(key slotKey, z *zoneModel) int {
+	line, real := w.line(key), []*Request(nil)
+	if l := w.slots.byKey[key]; l != nil {
+		for e := l.requests.Front(); e != nil; e = e.Next() {
+			real = append(real, e.Value.(*Request))
+		}
+	}
+	if !slices.EqualFunc(real, line, func(r *Request, c *client) bool { return r == &c.Request }) {
+		w.Errorf("line %v has %v, want %v", key, real, line)
+	}
+	if len(line) == 0 {
+		return 0
+	}
+	due := w.paces[key].next
+	if w.paces[key].mayBeFree || w.taken[key] < z.Slots.Limit {
+		due = w.now
+	}
+	asked := slices.ContainsFunc(line, func(c *client) bool { return c.doing == asking })
+	for i, c := range line {
+		latest := c.Came + z.MaxDelay
+		if i == 0 && !asked {
+			latest = min(latest, due)
+		}
+		if c.doing == waiting && c.due > max(latest, w.now) {
+			w.Errorf("client %d of line %v looks at %d, now is %d: want %d", i, key, c.due, w.now, latest)
+		}
+	}
+	return len(line)
+}
+
+// run lets clients come, and do what is due.
+func (w *world) run(number int, soon Micros) {
+	for comes := w.now; !w.Failed(); {
+		first := &client{due: algorithms.Forever}
+		for _, c := range w.clients {
+			if c.due < first.due {
+				first = c
+			}
+		}
+		if number > 0 && comes <= first.due {
+			w.now = comes
+			w.come()
+			number--
+			comes += w.random.Int64N(soon)
+		} else if first.due == algorithms.Forever {
+			return
+		} else {
+			w.now = max(w.now, first.due)
+			first.next()
+		}
+		w.check()
+		if n := len(w.clients); n > 0 && w.random.IntN(20) == 0 {
+			w.clients[w.random.IntN(n)].leave()
+			w.check()
+		}
+		w.clients = slices.DeleteFunc(w.clients, func(c *client) bool { return c.doing == gone })
+	}
+}
+
+// Requests of a key wait in the order in which they came, one of them asks at a time, and none waits beside a free
+// slot. The charge of a client that leaves is given back as soon as no other request can be charged behind it.
+//
+// Clients of two keys and one or two zones come, wait for slots and for limits, and leave at random. The store and the
+// messages to it take time, and messages overtake each other.
+func TestLaws(t *testing.T) {
+	passed := 0
+	for seed := range seedtest.Cases(t, uint64(200)) {
+		random := rand.New(rand.NewPCG(seed, 17))
+		w := &world{T: t, random: random, memory: store.NewMemory(1000), slots: NewSlots(FirstPause, MaxPause), now: hour}
+		w.paces, w.taken = make(map[slotKey]*pace), make(map[slotKey]int64)
+		maxDelay := 1 + random.Int64N(3*second)
+		for i := range w.zones {
+			z := &zoneModel{}
+			z.Zone, z.Cost = []string{"first", "second"}[i], 1
+			z.Policy = Policy{MaxDelay: maxDelay, MaxPlaces: 1 + random.Int64N(20), SingleKey: random.IntN(4) == 0}
+			z.Places = NewPlaces(func(owner any, corrections []store.Correction) { w.refund(z, owner, corrections) })
+			z.CountWaiting = func(n int64) { z.counted += n }
+			if random.IntN(3) > 0 {
+				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: 1 + random.Int64N(2)}
+			}
+			if z.Slots == nil || random.IntN(2) == 0 {
+				limit, err := algorithms.NewLimit(algorithms.Quota{
+					Algorithm: []string{"gcra", "token_bucket", "leaky_bucket", "smooth"}[random.IntN(4)], Events: 5, Window: second, Burst: 1,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				z.Limits = []store.Limit{store.NewLimit(z.Zone, "", limit)}
+			}
+			w.zones[i] = z
+		}
+		w.run(150, 1+second/(2+random.Int64N(30)))
+		passed += w.passed
+		for _, z := range w.zones {
+			z.wantEmpty(t)
+		}
+		if requests, lines := w.slots.Waiting(); requests != 0 || lines != 0 {
+			t.Errorf("%d requests wait in %d lines, want none", requests, lines)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	if passed < 1000 {
+		t.Errorf("%d requests passed", passed)
+	}
+}

@@ -57,7 +57,7 @@ func (z *Zone) viewed() viewedZone {
 
 // view returns what operators see of the zone: its settings, where the budgets are kept, and the
 // counts of requests, which are given.
-func (z *Zone) view(c *Configuration, counts map[string]int64) options.Object {
+func (z *Zone) view(c *Configuration, counts telemetry.Counts) options.Object {
 	var v options.Object
 	add := func(name string, value any) { v = append(v, options.Field{Name: name, Value: value}) }
 	add("name", z.Name)
@@ -71,11 +71,7 @@ func (z *Zone) view(c *Configuration, counts map[string]int64) options.Object {
 		add("max_keys", c.MaxKeys)
 	}
 	if z.Limiter.CountsRequests {
-		requests := make(map[string]int64)
-		for _, outcome := range telemetry.Outcomes() {
-			requests[outcome] = counts[outcome]
-		}
-		add("requests", requests)
+		add("requests", counts.ByOutcome())
 	}
 	return v
 }
@@ -93,7 +89,7 @@ func (a *Request) showHistory() (any, error) {
 		}
 		byOutcome := make(map[string][]int64)
 		for i := range samples {
-			for outcome, n := range samples[i].Counts(name) {
+			for outcome, n := range samples[i].Zones[name].ByOutcome() {
 				if n > 0 && byOutcome[outcome] == nil {
 					byOutcome[outcome] = make([]int64, len(samples))
 				}

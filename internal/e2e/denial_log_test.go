@@ -49,6 +49,7 @@ func TestDenialsSayWhy(t *testing.T) {
 			c.Get(t, "/shown/path", "Key", "b").Want(t, 200)
 		}
 		wantLine(`"msg":"key would be banned","zone":"api"`)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="api"} 1`)
 		c.Reload(t, strings.Replace(config("status 430", use), "log_key\n", "", 1))
 		for range 2 {
 			c.Get(t, "/shown/hidden", "Key", "hush")

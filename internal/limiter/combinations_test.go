@@ -235,7 +235,7 @@ func (c *comboRun) checkEnd(all []*caddytest.ComboRequest) {
 	caddytest.Eventually(t, "no memory of bodies is taken", func() bool { return limiter.ProcessBodyMemory.Bodies.Used() == 0 })
 	counts := telemetry.RequestCounts()
 	for number := range c.Zones {
-		c.checkCounts(number, all, counts[c.Zones[number].Name])
+		c.checkCounts(number, all, counts[c.Zones[number].Name].ByOutcome())
 		handler := h.inner
 		if c.Zones[number].Outer {
 			handler = h.outer

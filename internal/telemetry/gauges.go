@@ -1,29 +1,28 @@
 package telemetry
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Gauges say how things are now. Their values are collected when somebody asks, so a request costs at
-// most an addition.
+// The values of these metrics are collected when somebody asks, so a request costs at most an addition.
 
-// gaugeSet is a [prometheus.Collector] of the gauges with one name.
-type gaugeSet struct {
+// metricSet is a [prometheus.Collector] of the metrics with one name.
+type metricSet struct {
 	*prometheus.Desc
-	// collect calls set for each gauge, with the values of its labels.
+	kind prometheus.ValueType
+	// collect calls set for each metric, with the values of its labels.
 	collect func(set func(value float64, labels ...string))
 }
 
 // Describe implements [prometheus.Collector].
-func (g gaugeSet) Describe(ch chan<- *prometheus.Desc) { ch <- g.Desc }
+func (g metricSet) Describe(ch chan<- *prometheus.Desc) { ch <- g.Desc }
 
 // Collect implements [prometheus.Collector].
-func (g gaugeSet) Collect(ch chan<- prometheus.Metric) {
+func (g metricSet) Collect(ch chan<- prometheus.Metric) {
 	g.collect(func(value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(g.Desc, prometheus.GaugeValue, value, labels...)
+		ch <- prometheus.MustNewConstMetric(g.Desc, g.kind, value, labels...)
 	})
 }
 
@@ -60,10 +59,19 @@ type RedisState struct {
 
 // collectors returns the metrics that have their values from the sources.
 func (s Sources) collectors() []prometheus.Collector {
-	set := func(o prometheus.Opts, collect func(func(float64, ...string)), labels ...string) prometheus.Collector {
-		return gaugeSet{prometheus.NewDesc(prometheus.BuildFQName(o.Namespace, o.Subsystem, o.Name), o.Help, labels, nil), collect}
+	set := func(o prometheus.Opts, collect func(func(float64, ...string)), labels ...string) metricSet {
+		desc := prometheus.NewDesc(prometheus.BuildFQName(o.Namespace, o.Subsystem, o.Name), o.Help, labels, nil)
+		return metricSet{desc, prometheus.GaugeValue, collect}
 	}
+	requests := set(name("requests_total",
+		"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
+			"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
+			"exempt (by a matcher of exempt), bad_body (denied because its body could not be read), "+
+			"denied_elsewhere (denied by another zone, while this zone had room), "+
+			"or error (the store could not decide)."), collectOutcomes, "zone", "outcome")
+	requests.kind = prometheus.CounterValue
 	return []prometheus.Collector{
+		requests,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("store_state",
 			"How many Redis stores, or nodes of a cluster, fail at present. They are not asked until they work again.")),
 			func() float64 { sum, _ := s.Redis(); return float64(sum.Failing) }),
@@ -78,26 +86,18 @@ func (s Sources) collectors() []prometheus.Collector {
 	}
 }
 
-// zoneGauges are the present numbers of a zone's requests. All zones of one name share them. They outlive
-// configurations, because requests do.
-type zoneGauges struct{ inFlight, waitingForLimit, waitingForSlot atomic.Int64 }
-
-var processGauges sync.Map // zone name → *zoneGauges
-
-// gaugesOf returns the gauges of the zones with a name. They stay until the process ends, as the
-// counters do.
-func gaugesOf(zone string) *zoneGauges {
-	g, ok := processGauges.Load(zone)
-	if !ok {
-		g, _ = processGauges.LoadOrStore(zone, new(zoneGauges))
+func collectOutcomes(set func(float64, ...string)) {
+	for zone, counts := range RequestCounts() {
+		for i, n := range counts {
+			set(float64(n), zone, outcomeNames[i])
+		}
 	}
-	return g.(*zoneGauges)
 }
 
 // collectRequests calls set with a number of the requests of each zone that has a feature, and with further labels. A
 // zone that has left the configuration is shown until its last request has ended.
 func (s Sources) collectRequests(
-	set func(float64, ...string), has func(Features) bool, number func(*zoneGauges) *atomic.Int64, labels ...string,
+	set func(float64, ...string), has func(Features) bool, number func(*zoneNumbers) *atomic.Int64, labels ...string,
 ) {
 	values := make(map[string]int64)
 	for name, features := range s.Zones() {
@@ -105,8 +105,8 @@ func (s Sources) collectRequests(
 			values[name] = 0
 		}
 	}
-	processGauges.Range(func(name, g any) bool {
-		value, zone := number(g.(*zoneGauges)).Load(), name.(string)
+	processZones.Range(func(name, g any) bool {
+		value, zone := number(g.(*zoneNumbers)).Load(), name.(string)
 		if _, shown := values[zone]; shown || value != 0 {
 			values[zone] = value
 		}
@@ -118,12 +118,12 @@ func (s Sources) collectRequests(
 }
 
 func (s Sources) collectInFlight(set func(float64, ...string)) {
-	s.collectRequests(set, func(f Features) bool { return f.Concurrency }, func(g *zoneGauges) *atomic.Int64 { return &g.inFlight })
+	s.collectRequests(set, func(f Features) bool { return f.Concurrency }, func(g *zoneNumbers) *atomic.Int64 { return &g.inFlight })
 }
 
 func (s Sources) collectWaiting(set func(float64, ...string)) {
-	forALimit := func(g *zoneGauges) *atomic.Int64 { return &g.waitingForLimit }
-	forASlot := func(g *zoneGauges) *atomic.Int64 { return &g.waitingForSlot }
+	forALimit := func(g *zoneNumbers) *atomic.Int64 { return &g.waitingForLimit }
+	forASlot := func(g *zoneNumbers) *atomic.Int64 { return &g.waitingForSlot }
 	s.collectRequests(set, func(f Features) bool { return f.Delay }, forALimit, forLimit)
 	s.collectRequests(set, func(f Features) bool { return f.SlotWait }, forASlot, forSlot)
 }

@@ -13,21 +13,10 @@ const (
 	historySpan = 3 * time.Minute
 )
 
-// Sample has the counts of requests at an instant, from the start of the process on.
+// Sample has the counts of requests by zone at an instant, from the start of the process on.
 type Sample struct {
 	At    time.Time
-	zones map[string]*[outcomeCount]int64
-}
-
-// Counts returns the counts of a zone by outcome.
-func (s *Sample) Counts(zone string) map[string]int64 {
-	counts := make(map[string]int64)
-	if sampled := s.zones[zone]; sampled != nil {
-		for i, n := range sampled {
-			counts[outcomeNames[i]] = n
-		}
-	}
-	return counts
+	Zones map[string]Counts
 }
 
 // processHistory is the history of all configurations of this process, so a reload loses no sample.
@@ -64,21 +53,13 @@ func History() []Sample { return processHistory.since(time.Now().Add(-historySpa
 
 // add takes a sample. After a reload two configurations can take samples for a moment. Then a sample soon after another
 // one is left out.
-func (h *history) add(now time.Time, counts func() map[string]map[string]int64) {
+func (h *history) add(now time.Time, counts func() map[string]Counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if n := len(h.samples); n > 0 && now.Sub(h.samples[n-1].At) < HistoryInterval/2 {
 		return
 	}
-	s := Sample{At: now, zones: make(map[string]*[outcomeCount]int64)}
-	for zone, byOutcome := range counts() {
-		sampled := new([outcomeCount]int64)
-		for i, name := range outcomeNames {
-			sampled[i] = byOutcome[name]
-		}
-		s.zones[zone] = sampled
-	}
-	h.samples = append(h.samples, s)
+	h.samples = append(h.samples, Sample{now, counts()})
 	if oldest := now.Add(-historySpan - HistoryInterval); h.samples[0].At.Before(oldest) {
 		h.samples = h.samples[1:]
 	}

@@ -11,9 +11,9 @@ func TestHistory(t *testing.T) {
 	var h history
 	now := time.Now()
 	counted := int64(0)
-	counts := func() map[string]map[string]int64 {
+	counts := func() map[string]Counts {
 		counted++
-		return map[string]map[string]int64{"api": {"allowed": counted, "denied": 2 * counted}}
+		return map[string]Counts{"api": {OutcomeAllowed: counted, OutcomeDenied: 2 * counted}}
 	}
 	for i := range 100 {
 		at := now.Add(time.Duration(i) * HistoryInterval)
@@ -26,11 +26,8 @@ func TestHistory(t *testing.T) {
 		t.Fatalf("%d samples of %d are recent, and %d were taken; want %d", len(samples), len(h.samples), counted, want)
 	}
 	for i, s := range samples {
-		if n := int64(100 - len(samples) + 1 + i); s.Counts("api")["allowed"] != n || s.Counts("api")["denied"] != 2*n || s.Counts("api")["banned"] != 0 {
-			t.Errorf("sample %d has %v, want %d", i, s.Counts("api"), n)
-		}
-		if len(s.Counts("other")) != 0 {
-			t.Errorf("sample %d has a zone that never had requests", i)
+		if n := int64(100 - len(samples) + 1 + i); s.Zones["api"] != (Counts{OutcomeAllowed: n, OutcomeDenied: 2 * n}) {
+			t.Errorf("sample %d has %v, want %d", i, s.Zones["api"], n)
 		}
 	}
 	if first := samples[0].At; !first.Equal(end.Add(-historySpan)) {
@@ -43,7 +40,7 @@ func TestHistoryOfInexactTimer(t *testing.T) {
 	var h history
 	random, at, n := rand.New(rand.NewPCG(3, 1)), time.Now(), 0
 	for range 30 {
-		h.add(at, func() map[string]map[string]int64 { n++; return nil })
+		h.add(at, func() map[string]Counts { n++; return nil })
 		at = at.Add(HistoryInterval + time.Duration(random.Int64N(int64(HistoryInterval/5))) - HistoryInterval/10)
 	}
 	if n != 30 {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -19,7 +18,6 @@ var process = newCounters()
 
 // counters are the metrics that this package counts itself. The others come from [Sources].
 type counters struct {
-	requests       *prometheus.CounterVec
 	decision       *prometheus.HistogramVec
 	storeErrors    *prometheus.CounterVec
 	denyCacheHits  *prometheus.CounterVec
@@ -38,13 +36,6 @@ func name(name, help string) prometheus.Opts {
 
 func newCounters() *counters {
 	return &counters{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
-			"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
-				"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
-				"exempt (by a matcher of exempt), bad_body (denied because its body could not be read), "+
-				"denied_elsewhere (denied by another zone, while this zone had room), "+
-				"or error (the store could not decide).")),
-			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
 			Help:    "How long decisions took. All zones of a request are decided together.",
@@ -85,7 +76,7 @@ func newCounters() *counters {
 // sources.
 func Register(registry prometheus.Registerer, sources Sources) error {
 	all := prometheus.NewRegistry() // which is registered as one collector
-	all.MustRegister(process.requests, process.decision, process.storeErrors, process.denyCacheHits, process.bansBegun,
+	all.MustRegister(process.decision, process.storeErrors, process.denyCacheHits, process.bansBegun,
 		process.reservedEvents, process.settledEvents, process.clockSteps, process.redisSeconds, process.redisBatch)
 	all.MustRegister(sources.collectors()...)
 	err := registry.Register(all)
@@ -100,11 +91,11 @@ func Register(registry prometheus.Registerer, sources Sources) error {
 func Forget() {
 	process.decision.Reset()
 	for _, c := range []*prometheus.CounterVec{
-		process.requests, process.storeErrors, process.denyCacheHits, process.bansBegun, process.reservedEvents, process.settledEvents,
+		process.storeErrors, process.denyCacheHits, process.bansBegun, process.reservedEvents, process.settledEvents,
 	} {
 		c.Reset()
 	}
-	processGauges.Clear()
+	processZones.Clear()
 	processHistory.forget()
 }
 
@@ -128,31 +119,4 @@ func storeErrorReason(err error) string {
 		return failed.Reason
 	}
 	return "other"
-}
-
-// RequestCounts returns the counts of requests by zone name and outcome. It leaves out zones
-// without requests.
-func RequestCounts() map[string]map[string]int64 {
-	metrics := make(chan prometheus.Metric)
-	go func() {
-		defer close(metrics)
-		process.requests.Collect(metrics)
-	}()
-	counts := make(map[string]map[string]int64)
-	for metric := range metrics {
-		var read dto.Metric
-		if metric.Write(&read) != nil {
-			continue
-		}
-		labels := make(map[string]string)
-		for _, label := range read.GetLabel() {
-			labels[label.GetName()] = label.GetValue()
-		}
-		zone := labels["zone"]
-		if counts[zone] == nil {
-			counts[zone] = make(map[string]int64)
-		}
-		counts[zone][labels["outcome"]] = int64(read.GetCounter().GetValue())
-	}
-	return counts
 }

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,41 @@ func (o Outcome) String() string { return outcomeNames[o] }
 // Outcomes returns the names of all outcomes.
 func Outcomes() []string { return slices.Clone(outcomeNames[:]) }
 
+// Counts are numbers of requests by outcome.
+type Counts [outcomeCount]int64
+
+// ByOutcome returns the counts by the names of the outcomes.
+func (c Counts) ByOutcome() map[string]int64 {
+	counts := make(map[string]int64)
+	for i, n := range c {
+		counts[outcomeNames[i]] = n
+	}
+	return counts
+}
+
+// zoneNumbers are the numbers of the requests of all zones with one name. They stay until the process ends, because
+// requests outlive configurations.
+type zoneNumbers struct {
+	outcomes                                  [outcomeCount]atomic.Int64
+	inFlight, waitingForLimit, waitingForSlot atomic.Int64
+}
+
+var processZones sync.Map // zone name → *zoneNumbers
+
+// RequestCounts returns the counts of requests by zone name. It leaves out zones without requests.
+func RequestCounts() map[string]Counts {
+	all := make(map[string]Counts)
+	processZones.Range(func(name, numbers any) bool {
+		var counts Counts
+		for i := range counts {
+			counts[i] = numbers.(*zoneNumbers).outcomes[i].Load()
+		}
+		all[name.(string)] = counts
+		return true
+	})
+	return all
+}
+
 // Zone holds the metrics of a zone. It is safe for concurrent use. The zone's first request creates the counters. So a
 // configuration that is rejected, or gets no requests, leaves no metrics behind.
 type Zone struct {
@@ -49,97 +85,67 @@ type Zone struct {
 
 // zoneCounters are the counters of a zone.
 type zoneCounters struct {
-	outcomes        [outcomeCount]prometheus.Counter
-	decisionSeconds prometheus.Observer
-	denyCacheHits   prometheus.Counter
-	bansBegun       prometheus.Counter // nil if the zone has no ban
-	reservedEvents  prometheus.Counter // nil if the zone has no settle
-	settledEvents   prometheus.Counter // like reservedEvents
-	gauges          *zoneGauges
+	*zoneNumbers
+	decisionSeconds                                         prometheus.Observer
+	denyCacheHits, bansBegun, reservedEvents, settledEvents prometheus.Counter
 }
+
+// uncounted are the counters that nobody sees.
+var uncounted = func() zoneCounters {
+	c := prometheus.NewCounter(prometheus.CounterOpts{})
+	return zoneCounters{new(zoneNumbers), prometheus.NewHistogram(prometheus.HistogramOpts{}), c, c, c, c}
+}()
 
 // counters returns the counters. It creates them at the first call.
 func (m *Zone) counters() *zoneCounters {
 	if c := m.lazyCounters.Load(); c != nil {
 		return c
 	}
-	c := &zoneCounters{
-		decisionSeconds: process.decision.WithLabelValues(m.Name),
-		denyCacheHits:   process.denyCacheHits.WithLabelValues(m.Name),
-		gauges:          gaugesOf(m.Name),
+	c := uncounted
+	if !m.Disabled {
+		numbers, _ := processZones.LoadOrStore(m.Name, new(zoneNumbers))
+		c.zoneNumbers = numbers.(*zoneNumbers)
+		c.decisionSeconds, c.denyCacheHits = process.decision.WithLabelValues(m.Name), process.denyCacheHits.WithLabelValues(m.Name)
+		if m.HasBan {
+			c.bansBegun = process.bansBegun.WithLabelValues(m.Name)
+		}
+		if m.HasSettle {
+			c.reservedEvents = process.reservedEvents.WithLabelValues(m.Name)
+			c.settledEvents = process.settledEvents.WithLabelValues(m.Name)
+		}
 	}
-	if m.HasBan {
-		c.bansBegun = process.bansBegun.WithLabelValues(m.Name)
-	}
-	if m.HasSettle {
-		c.reservedEvents = process.reservedEvents.WithLabelValues(m.Name)
-		c.settledEvents = process.settledEvents.WithLabelValues(m.Name)
-	}
-	for i, label := range outcomeNames {
-		c.outcomes[i] = process.requests.WithLabelValues(m.Name, label)
-	}
-	m.lazyCounters.Store(c)
-	return c
+	m.lazyCounters.Store(&c)
+	return &c
 }
 
 // CountDecision counts a decision of the store, and how long it took.
 func (m *Zone) CountDecision(outcome Outcome, took time.Duration) {
-	if m.Disabled {
-		return
-	}
-	c := m.counters()
-	c.decisionSeconds.Observe(took.Seconds())
-	c.outcomes[outcome].Inc()
+	m.counters().decisionSeconds.Observe(took.Seconds())
+	m.CountOutcome(outcome)
 }
 
 // CountOutcome counts an outcome without a decision of the store.
-func (m *Zone) CountOutcome(outcome Outcome) {
-	if !m.Disabled {
-		m.counters().outcomes[outcome].Inc()
-	}
-}
+func (m *Zone) CountOutcome(outcome Outcome) { m.counters().outcomes[outcome].Add(1) }
 
 // CountDenyCacheHit counts a request that was denied without asking Redis.
-func (m *Zone) CountDenyCacheHit() {
-	if !m.Disabled {
-		m.counters().denyCacheHits.Inc()
-	}
-}
+func (m *Zone) CountDenyCacheHit() { m.counters().denyCacheHits.Inc() }
 
 // CountCharge counts the charge of a request that has ended: the reserved events, and the settled ones that remain
 // charged.
 func (m *Zone) CountCharge(reserved, settled int64) {
-	if m.HasSettle && !m.Disabled {
-		c := m.counters()
-		c.reservedEvents.Add(float64(reserved))
-		c.settledEvents.Add(float64(settled))
-	}
+	c := m.counters()
+	c.reservedEvents.Add(float64(reserved))
+	c.settledEvents.Add(float64(settled))
 }
 
 // CountInFlight counts n more requests that hold a slot. n is -1 for a request that has given it back.
-func (m *Zone) CountInFlight(n int64) {
-	if !m.Disabled {
-		m.counters().gauges.inFlight.Add(n)
-	}
-}
+func (m *Zone) CountInFlight(n int64) { m.counters().inFlight.Add(n) }
 
 // CountWaiting counts n more requests that a limit delays. n is -1 for a request whose delay has ended.
-func (m *Zone) CountWaiting(n int64) {
-	if !m.Disabled {
-		m.counters().gauges.waitingForLimit.Add(n)
-	}
-}
+func (m *Zone) CountWaiting(n int64) { m.counters().waitingForLimit.Add(n) }
 
 // CountWaitingForSlot counts n more requests that wait for a slot. n is -1 for a request whose wait has ended.
-func (m *Zone) CountWaitingForSlot(n int64) {
-	if !m.Disabled {
-		m.counters().gauges.waitingForSlot.Add(n)
-	}
-}
+func (m *Zone) CountWaitingForSlot(n int64) { m.counters().waitingForSlot.Add(n) }
 
 // CountBan counts a ban that begins now.
-func (m *Zone) CountBan() {
-	if m.HasBan && !m.Disabled {
-		m.counters().bansBegun.Inc()
-	}
-}
+func (m *Zone) CountBan() { m.counters().bansBegun.Inc() }

@@ -68,11 +68,14 @@ func TestTracing(t *testing.T) {
 			zone("slots", `"/slots"`, `"concurrency":3`),
 			zone("body", `"/body"`, limit(1)+`,"max_body":{"bytes":1}`),
 		}, ","))
+		both := func(tight, wide string) string {
+			return " tight.outcome=" + tight + " tight.remaining=0 wide.outcome=" + wide + " wide.remaining=4"
+		}
 		const decision = "\n\trate_limit.decide store=memory cached=false"
 		for _, test := range []struct{ path, want string }{
 			{"/one", " tight.outcome=allowed tight.remaining=1" + decision},
-			{"/both", " tight.outcome=allowed tight.remaining=0 wide.outcome=allowed wide.remaining=4" + decision},
-			{"/both", " tight.outcome=denied tight.remaining=0 wide.outcome=denied_elsewhere wide.remaining=4 denied_by=tight reason=limit" + decision},
+			{"/both", both("allowed", "allowed") + decision},
+			{"/both", both("denied", "denied_elsewhere") + " denied_by=tight reason=limit" + decision},
 			{"/shadow", " shadow.outcome=allowed shadow.remaining=0" + decision},
 			{"/shadow", " shadow.outcome=shadow_denied shadow.remaining=0" + decision},
 			{"/ban", " ban.outcome=allowed ban.remaining=0" + decision},

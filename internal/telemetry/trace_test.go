@@ -17,6 +17,8 @@ import (
 func TestTraceOfDecision(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
+	open := &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
+	cached := store.Request{Outcome: store.Outcome{Cached: true}}
 	local := []store.Request{{Outcome: store.Outcome{Local: true}}, {}}
 	for _, test := range []struct {
 		ctx  context.Context
@@ -24,10 +26,10 @@ func TestTraceOfDecision(t *testing.T) {
 		want string
 	}{
 		{t.Context(), Decision{Requests: make([]store.Request, 2)}, "memory false"},
-		{t.Context(), Decision{Requests: []store.Request{{Outcome: store.Outcome{Cached: true}}, {}}, WithRedis: true}, "redis true"},
-		{t.Context(), Decision{Requests: []store.Request{{}, {Outcome: store.Outcome{Cached: true}}}, WithRedis: true}, "redis true"},
+		{t.Context(), Decision{Requests: []store.Request{cached, {}}, WithRedis: true}, "redis true"},
+		{t.Context(), Decision{Requests: []store.Request{{}, cached}, WithRedis: true}, "redis true"},
 		{t.Context(), Decision{Requests: local, WithRedis: true}, "local false"},
-		{t.Context(), Decision{Requests: local, WithRedis: true, Err: &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}}, "redis false exception open"},
+		{t.Context(), Decision{Requests: local, WithRedis: true, Err: open}, "redis false exception open"},
 		{t.Context(), Decision{Requests: local, WithRedis: true, Err: errors.New("strange")}, "redis false exception other"},
 		{left, Decision{Requests: local, WithRedis: true, Err: context.Canceled}, "redis false"},
 		{t.Context(), Decision{Requests: local, WithRedis: true, Err: &store.OverriddenError{}}, "redis false"},

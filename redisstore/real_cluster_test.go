@@ -116,7 +116,7 @@ func TestRealClusterFailover(t *testing.T) {
 
 // The slots of a primary that is cut off from the others are old, and are not used.
 //
-// Simulated: TestNodeDies.
+// Simulated: TestNodeCutOff.
 func TestRealClusterCutOff(t *testing.T) {
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)

@@ -159,6 +159,24 @@ func nodeDies(t *testing.T, lasts time.Duration, hangs bool) {
 	}
 }
 
+// The hash slots of a node that is cut off from the others are old, and are not used.
+func TestNodeCutOff(t *testing.T) {
+	for range 8 { // any node may reply first
+		inBubble(t, 0, func(t *testing.T) {
+			c := newClusterTest(t)
+			alone, heir := c.Nodes[0], c.Add(c.network, "10.0.0.4:6379")
+			c.CutOff(alone)
+			c.Replace(alone, heir)
+			s := c.open(t, redisstore.Hooks{})
+			for n := range 10 { // of all nodes
+				if _, err := s.Take(t.Context(), ask(fmt.Sprint(n))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // While a slot moves, requests of a key fail if not all of its values are on one node, or if it has several values, but
 // none yet. They fail after the timeout, because the move could end before.
 func TestSplitKey(t *testing.T) {

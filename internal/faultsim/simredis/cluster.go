@@ -16,6 +16,7 @@ type Cluster struct {
 	// Guarded by the mutexes of all nodes, of which commands hold one.
 	owners [wire.HashSlotCount]*Server
 	moving map[int]*Server // the nodes that slots move to
+	down   bool            // this is what a node sees that is cut off from the others
 }
 
 // NewCluster returns a cluster with nodes at these addresses, which share the slots evenly.
@@ -61,6 +62,11 @@ func (c *Cluster) Replace(old, by *Server) {
 			}
 		}
 	})
+}
+
+// CutOff separates a node from the others. It still replies, with what it knew.
+func (c *Cluster) CutOff(s *Server) {
+	c.change(func() { s.cluster = &Cluster{Nodes: c.Nodes, owners: c.owners, down: true} })
 }
 
 // BeginMove begins to move a slot to a node, as CLUSTER SETSLOT does.
@@ -121,6 +127,8 @@ func (c *Cluster) redirect(s *Server, keys []string, asking bool) failure {
 		}
 	}
 	switch owner, to := c.owners[slot], c.moving[slot]; {
+	case c.down:
+		return "CLUSTERDOWN The cluster is down"
 	case owner == nil:
 		return "CLUSTERDOWN Hash slot not served"
 	case owner == s && to != nil && missing == len(keys):
@@ -140,6 +148,9 @@ func (c *Cluster) redirect(s *Server, keys []string, asking bool) failure {
 
 // describe runs CLUSTER INFO and CLUSTER SLOTS.
 func (c *Cluster) describe(what string) any {
+	if what == "INFO" && c.down {
+		return "cluster_state:fail\r\n"
+	}
 	if what == "INFO" {
 		return "cluster_state:ok\r\n"
 	}

@@ -227,37 +227,6 @@ func TestOneRoundTrip(t *testing.T) {
 	}
 }
 
-// A foreign value at a key fails the requests of that key, and is not changed.
-func TestForeignValue(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	s := open(t, redisstore.Options{Address: server.Addr})
-	ctx := context.Background()
-	for _, q := range storetest.Quotas(10, 3_600_000_000_000) {
-		limit := storetest.Limit(t, "z", q)
-		key := "caddy_rl:{k}:" + limit.ID
-		for _, value := range []any{map[string]any{"a": 1}, "not a budget"} {
-			server.Client.Del(ctx, key)
-			if text, ok := value.(string); ok {
-				server.Client.Set(ctx, key, text, 0)
-			} else {
-				server.Client.HSet(ctx, key, value)
-			}
-			_, err := s.Take(ctx, []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}})
-			var failed *store.Error
-			if strings.Contains(fmt.Sprint(err), "{k}") {
-				t.Errorf("the key is in the error: %v", err)
-			}
-			if !errors.As(err, &failed) || failed.Reason != store.ReasonKey {
-				t.Errorf("%s on %v: error %v, want one with reason key", q.Algorithm, value, err)
-			}
-			if ok, err := s.Take(ctx, []store.Request{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}); err != nil || !ok {
-				t.Errorf("another key: %v, %v", ok, err)
-			}
-		}
-	}
-}
-
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	s := open(t, redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)})

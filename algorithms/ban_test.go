@@ -41,20 +41,17 @@ func (z *banned) state() State { return *z.zone.Ban.State }
 
 func TestBanTimeline(t *testing.T) {
 	const hour, half, ms = 60 * minute, 30 * minute, millisecond
+	type step struct {
+		after Micros
+		stood bool
+		rest  Micros
+	}
 	for _, test := range []struct {
 		name  string
 		ban   Ban
-		steps []struct {
-			after Micros
-			stood bool
-			rest  Micros
-		}
+		steps []step
 	}{
-		{"at once, and all as long", Ban{1, day, hour, hour}, []struct {
-			after Micros
-			stood bool
-			rest  Micros
-		}{
+		{"at once, and all as long", Ban{1, day, hour, hour}, []step{
 			{0, false, 0}, // which the limit allows
 			{0, false, hour},
 			{1, true, hour - 1},
@@ -63,11 +60,7 @@ func TestBanTimeline(t *testing.T) {
 			{hour - 1, true, 1},
 			{1, false, hour},
 		}},
-		{"after three in a window", Ban{3, minute, hour, hour}, []struct {
-			after Micros
-			stood bool
-			rest  Micros
-		}{
+		{"after three in a window", Ban{3, minute, hour, hour}, []step{
 			{0, false, 0},
 			{0, false, 0},
 			{minute - 1, false, 0}, // the second
@@ -78,11 +71,7 @@ func TestBanTimeline(t *testing.T) {
 			{0, false, 0},
 			{0, false, hour},
 		}},
-		{"doubles up to max, and is forgotten", Ban{1, day, hour, 5 * hour}, []struct {
-			after Micros
-			stood bool
-			rest  Micros
-		}{
+		{"doubles up to max, and is forgotten", Ban{1, day, hour, 5 * hour}, []step{
 			{0, false, 0},
 			{0, false, hour},
 			{hour, false, 2 * hour},
@@ -92,11 +81,7 @@ func TestBanTimeline(t *testing.T) {
 			{10*hour - 1, false, 5 * hour}, // as long again after its end, but for 1 µs
 			{10 * hour, false, hour},
 		}},
-		{"the clock steps back", Ban{2, minute, hour, 8 * hour}, []struct {
-			after Micros
-			stood bool
-			rest  Micros
-		}{
+		{"the clock steps back", Ban{2, minute, hour, 8 * hour}, []step{
 			{0, false, 0},
 			{0, false, 0},
 			{-ms, false, hour},
@@ -105,11 +90,7 @@ func TestBanTimeline(t *testing.T) {
 			{1, false, 0},
 			{0, false, 2 * hour},
 		}},
-		{"the clock steps back by more than a second", Ban{2, minute, hour, 8 * hour}, []struct {
-			after Micros
-			stood bool
-			rest  Micros
-		}{
+		{"the clock steps back by more than a second", Ban{2, minute, hour, 8 * hour}, []step{
 			{0, false, 0},
 			{0, false, 0},
 			{0, false, hour},

@@ -116,7 +116,6 @@ func TestTimelines(t *testing.T) {
 			{4700, 1, 1, 3, 0, 1000}, // and begins again when the bucket was empty
 		}},
 	}
-	tests = append(tests, backwards...)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			h := &history{limit: mustLimit(t, test.quota), mode: test.mode, state: new(State)}

@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
@@ -270,4 +273,34 @@ func TestExplainRedisAway(t *testing.T) {
 	if x := c.ExplainPath(t, "/?key=a"); x.Verdict != "allowed" || !strings.Contains(x.Notes[0], "passes the request on") {
 		t.Errorf("allow: %+v", x)
 	}
+}
+
+// Explanations go on while configurations are loaded, also while one is rejected.
+func TestExplainWhileReloading(t *testing.T) {
+	t.Parallel()
+	config := caddytest.Site("zone api {\n fixed_window 5 1h\n}")
+	c := caddytest.Start(t, config)
+	const rejected = "reverse_proxy localhost:1 {\n transport http {\n tls\n tls_trust_pool file /no/such/file\n }\n}\n"
+	var explained atomic.Int64
+	ctx, end := context.WithCancel(t.Context())
+	var asks sync.WaitGroup
+	asks.Go(func() {
+		for ctx.Err() == nil {
+			r, err := c.Do("POST", "http://"+c.Admin+"/rate_limit/explain", `{"url":"http://`+c.Site+`/"}`)
+			switch {
+			case err != nil: // the admin endpoint was just replaced
+			case r.StatusCode != 200 || !strings.Contains(r.Text, `"remaining":5`):
+				t.Errorf("%d %s", r.StatusCode, r.Text)
+			default:
+				explained.Add(1)
+			}
+		}
+	})
+	for n := range 10 {
+		before := explained.Load()
+		c.Load(t, fmt.Sprintf("%s# %d\n%s", config, n, []string{"", rejected}[n%2]), "text/caddyfile")
+		caddytest.Eventually(t, "a request is explained", func() bool { return explained.Load() > before })
+	}
+	end()
+	asks.Wait()
 }

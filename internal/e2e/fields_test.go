@@ -90,4 +90,5 @@ route {
 		t.Errorf("the error routes answer %q", r.Text)
 	}
 	t.Run("with error routes", check)
+	c.Get(t, "/denied").WantSpan(t, "X-RateLimit-Reset", 7200)
 }

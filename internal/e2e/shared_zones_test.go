@@ -132,5 +132,7 @@ zone unused {
 		if got := c.Times(t, text); got != want {
 			t.Errorf("%q is logged %d times, want %d", text, got, want)
 		}
-	}
+	} // A directive can name shared zones, and have its own.
+	c.Reload(t, twoSites("zone api {\n fixed_window 5 1h\n}", "rate_limit api {\n zone own {\n fixed_window 5 1h\n }\n}", ""))
+	c.Get(t, "/").Want(t, 200, "RateLimit", `"api";r=4;t=3600, "own";r=4;t=3600`)
 }

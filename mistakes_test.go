@@ -51,7 +51,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"bare", "key {header.X-Key}; calendar 10 day Europe/Berln", `calendar: unknown time zone "Europe/Berln" (did you mean Europe/Berlin?)`},
 	{"bare", "concurrency 1; delay 1s; cost 2", "cost needs a limit, but the zone has only concurrency: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},
 	{"zone", "cost header.X-Cost", `cost "header.X-Cost" has header.X-Cost, the name of a placeholder, without its braces: write {header.X-Cost}`},
-	{"zone", "cost much", `cost "much" has "much", which is neither a number from 0 nor a placeholder: write for example 2, {http.request.header.X-Cost}, or 5*{http.request.header.X-Output} + {http.request.header.X-Input}`},
+	{"zone", "cost much", `cost "much" has "much" where a number from 0 or a placeholder is expected: write for example 2, {http.request.header.X-Cost}, or 5*{http.request.header.X-Output} + {http.request.header.X-Input}`},
 	{"zone", "delay 10ns", "delay must be a whole number of microseconds, not 10ns: write for example delay 2s"},
 	{"bare", "fixed_window 2000000000000000 1s; delay 1s", "delay: fixed_window 2000000000000000 1s is too large to be counted exactly beside a delay: write fewer events, or a longer window"},
 	{"zone", "mode uniform; delay 1s", "delay and mode uniform don't go together: a delayed request gets all of its cost, as in mode binary; leave out mode"},

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -252,10 +253,11 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 		return o, err
 	}
 	if _, err := (redisstore.TLS{CA: o.TLS.CA}).Config(); err != nil {
-		return o, errors.New("ca of tls of redis holds no certificate: write a file of certificates in PEM form")
+		return o, fmt.Errorf("ca of tls of redis: %s holds no certificate: write a file of certificates in PEM form", quoteTLSOption(c.TLS.CA))
 	}
 	if _, err := o.TLS.Config(); err != nil {
-		return o, fmt.Errorf("cert and key of tls of redis do not belong together: write a certificate and its private key in PEM form (%w)", err)
+		return o, fmt.Errorf("cert and key of tls of redis: %s and %s do not belong together: "+
+			"write a certificate and its private key in PEM form (%w)", quoteTLSOption(c.TLS.Cert), quoteTLSOption(c.TLS.Key), err)
 	}
 	return o, nil
 }
@@ -313,6 +315,14 @@ func readPEM(name, file string) (string, error) {
 }
 
 func isPEM(text string) bool { return strings.Contains(text, "-----BEGIN ") }
+
+// quoteTLSOption returns an option of tls in the form that an error may show.
+func quoteTLSOption(option string) string {
+	if isPEM(option) {
+		return "the text there"
+	}
+	return strconv.Quote(option)
+}
 
 // urlPassword returns the password of a URL, even if the URL is malformed.
 func urlPassword(address string) string {

@@ -62,7 +62,12 @@ func (c *Zone) settings() []zoneSetting {
 		{
 			identifies: true, shown: true, needsLimits: true,
 			Option: options.Single("factor", "2", &c.Factor, parseNumber, checkFactor),
-			view:   func(z *liveZone) any { return options.UnlessZero(string(z.config.Factor)) },
+			view: func(z *liveZone) any {
+				if fixed := z.config.fixedFactor(); z.Factor == "" && fixed != limiter.UnitFactor {
+					return fmt.Sprint(float64(fixed) / limiter.UnitFactor)
+				}
+				return options.UnlessZero(z.Factor)
+			},
 		},
 		{
 			identifies: true, shown: true, // a Caddyfile has options for each algorithm; behind factor, which divides them

@@ -292,11 +292,11 @@ func (c *Cluster) storeHashSlots(ranges []hashSlotRange) {
 	var replaced []string // nodes that fail, whose hash slots other nodes have now
 	for address, n := range c.nodes {
 		if !serving[n] {
-			n.close()
-			delete(c.nodes, address)
 			if n.breaker.Open() {
 				replaced = append(replaced, address)
 			}
+			n.close()
+			delete(c.nodes, address)
 		}
 	}
 	c.endRefreshLocked()

@@ -69,17 +69,16 @@ type denySet struct {
 
 // denyRule is a limit or a ban of a request, which can deny the request.
 type denyRule struct {
-	key     keyhash.Hash
-	id      string
-	burst   int64             // a factor makes limits of one ID that differ in burst
-	maxWait algorithms.Micros // of the request
+	key   keyhash.Hash
+	id    string
+	burst int64 // a factor makes limits of one ID that differ in burst
 }
 
 // denial is a denial by a rule. Instants are times since the start of the cache.
 type denial struct {
 	denyRule
 	cost       int64               // the least that is denied; 0 for a ban
-	endsAfter  algorithms.Micros   // since the decision
+	endsAfter  algorithms.Micros   // since the decision, for a request that can't be delayed
 	decision   algorithms.Decision // by the limit; with a ban, RetryAfter is the longest of the zone's limits
 	decidedAt  algorithms.Micros   // by the clock of the store
 	sentAt     time.Duration       // when the request was sent
@@ -135,7 +134,7 @@ func (c *DenyCache) ruleOf(r *Request, i int) denyRule {
 	if r.Ban != nil {
 		return denyRule{key: c.hashes.Sum(r.Key), id: r.Ban.ID}
 	}
-	return denyRule{c.hashes.Sum(r.Key), r.Limits[i].ID, r.Limits[i].Burst, r.MaxWait}
+	return denyRule{c.hashes.Sum(r.Key), r.Limits[i].ID, r.Limits[i].Burst}
 }
 
 // changes reports whether a request changes something in the store unless its rule with index i is known to deny it:
@@ -147,15 +146,15 @@ func changes(r *Request, i int) bool {
 // callOf returns a hash of what determines how long a call is denied.
 func (c *DenyCache) callOf(requests []Request) (hash uint64) {
 	type part struct {
-		before       uint64
-		rule         denyRule
-		cost, limits int64
+		before                uint64
+		rule                  denyRule
+		cost, limits, maxWait int64
 	}
 	for i := range requests {
 		r := &requests[i]
 		for j := range countRules(r) {
 			if !r.Shadow {
-				hash = maphash.Comparable(c.seed, part{hash, c.ruleOf(r, j), r.Cost, int64(len(r.Limits))})
+				hash = maphash.Comparable(c.seed, part{hash, c.ruleOf(r, j), r.Cost, int64(len(r.Limits)), r.MaxWait})
 			}
 		}
 	}
@@ -191,7 +190,7 @@ func (c *DenyCache) find(r *Request, i int, now time.Duration) *denial {
 	s := c.lock(rule.key)
 	defer s.mu.Unlock()
 	n := s.indexLocked(rule)
-	if r.Shadow || n < 0 || r.Cost < s.denials[n].cost || !s.standsLocked(s.denials[n], now) {
+	if r.Shadow || n < 0 || r.Cost < s.denials[n].cost || !s.standsLocked(s.denials[n], r.MaxWait, now) {
 		return nil
 	}
 	return s.denials[n]
@@ -204,8 +203,8 @@ func (s *denySet) indexLocked(rule denyRule) int {
 
 // standsLocked reports whether a denial certainly stands. It is cautious, because the store decided some time after
 // the request was sent, and counts in whole microseconds.
-func (s *denySet) standsLocked(d *denial, now time.Duration) bool {
-	certain := min(d.endsAfter-1, maxDenialAge.Microseconds())
+func (s *denySet) standsLocked(d *denial, maxWait algorithms.Micros, now time.Duration) bool {
+	certain := min(d.endsAfter-maxWait-1, maxDenialAge.Microseconds())
 	return d.sentAt >= s.changed && now < d.sentAt+time.Duration(certain)*time.Microsecond
 }
 
@@ -230,6 +229,9 @@ func (d *denial) repeat(r *Request, i int, now time.Duration) {
 	if len(o.Decisions) > 0 {
 		o.Decisions[i] = d.decision
 		o.Decisions[i].Age(passed)
+		if r.Ban == nil && o.Decisions[i].RetryAfter < algorithms.Forever {
+			o.Decisions[i].RetryAfter -= r.MaxWait
+		}
 	}
 }
 
@@ -253,6 +255,9 @@ func (d *denial) setDecision(r *Request, i int) {
 	if r.Ban == nil {
 		d.cost, d.decision = r.Cost, r.Outcome.Decisions[i]
 		d.decision.Receipt = algorithms.Receipt{}
+		if d.decision.RetryAfter > 0 && d.decision.RetryAfter < algorithms.Forever {
+			d.decision.RetryAfter += r.MaxWait
+		}
 		d.endsAfter = d.decision.RetryAfter
 		return
 	}
@@ -265,10 +270,10 @@ func (d *denial) setDecision(r *Request, i int) {
 // addLocked adds a denial if it stands, and if there is room. It takes the place of one by the same rule, unless that
 // is of a lower cost and so denies more requests.
 func (s *denySet) addLocked(d *denial, now time.Duration) {
-	s.denials = slices.DeleteFunc(s.denials, func(old *denial) bool { return !s.standsLocked(old, now) })
+	s.denials = slices.DeleteFunc(s.denials, func(old *denial) bool { return !s.standsLocked(old, 0, now) })
 	n := s.indexLocked(d.denyRule)
 	switch {
-	case !s.standsLocked(d, now):
+	case !s.standsLocked(d, 0, now):
 	case n >= 0 && s.denials[n].cost >= d.cost:
 		d.askAt.Store(s.denials[n].askAt.Load())
 		s.denials[n] = d

@@ -157,7 +157,7 @@ func TestDenyCacheCovers(t *testing.T) {
 		}{
 			{"the same", denied, true},
 			{"more cost", with(5, time.Minute, limit), true},
-			{"another wait", with(3, 2*time.Minute, limit), false},
+			{"another wait", with(3, 2*time.Minute, limit), true},
 			{"another limit", with(3, time.Minute, quota(11)), false},
 			{"another key", []store.Request{{Zone: "z", Key: "K", Cost: 3, MaxWait: denied[0].MaxWait, Limits: denied[0].Limits}}, false},
 			{"another burst", with(3, time.Minute, larger), false},

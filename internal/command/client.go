@@ -46,8 +46,12 @@ func (t target) inWords(status int, message string) error {
 	message = strings.TrimSuffix(message, " (percent-encoded)") // the command encodes keys itself
 	switch {
 	case status == http.StatusForbidden:
-		return fmt.Errorf("the Caddy at %s answers only to known addresses (%s): write origins %[1]s in the admin block of its global options, "+
-			"or use another --address", t.from, message)
+		origin := string(t.from)
+		if _, host, ok := strings.Cut(origin, "/"); ok { // behind the network
+			origin = strings.TrimPrefix(host, "/")
+		}
+		return fmt.Errorf("the Caddy at %s answers only to known addresses (%s): write origins %s in the admin block of its global options, "+
+			"or use another --address", t.from, message, origin)
 	case strings.HasPrefix(message, "the body: limits["):
 		message, _, _ = strings.Cut(strings.TrimPrefix(message, "the body: "), `; write for example {"`)
 		_, message, _ = strings.Cut(message, " ")

@@ -116,12 +116,20 @@ func (p *parser) parseTerm() error {
 	for more := true; more; more = p.takes("or") {
 		word := p.take()
 		if !isPlaceholder(word) {
-			return fmt.Errorf("has %q where a placeholder is expected: write for example %s", word, Form)
+			return fmt.Errorf("has %s where a placeholder is expected: write for example %s", quoted(word), Form)
 		}
 		t.values = append(t.values, word)
 	}
 	p.sum.terms = append(p.sum.terms, t)
 	return nil
+}
+
+// quoted returns a word in the form that an error shows; "" is the end of the sum.
+func quoted(word string) string {
+	if word == "" {
+		return "nothing"
+	}
+	return strconv.Quote(word)
 }
 
 func isPlaceholder(word string) bool { return len(word) > 1 && word[0] == '{' }
@@ -134,7 +142,7 @@ func parseNumber(word string) (uint64, error) {
 	case keys.LacksBraces(word):
 		return 0, fmt.Errorf("has %s, the name of a placeholder, without its braces: write {%[1]s}", word)
 	case !ok:
-		return 0, fmt.Errorf("has %q, which is neither a number from 0 nor a placeholder: write for example %s", word, Form)
+		return 0, fmt.Errorf("has %s where a number from 0 or a placeholder is expected: write for example %s", quoted(word), Form)
 	case len(decimals) > 6:
 		return 0, fmt.Errorf("has %s with more than six decimals: round it", word)
 	}

@@ -220,6 +220,11 @@ const maxBody = 64 << 10
 // relay sends a request to an instance, and answers with its answer. It writes the path again from its parts, so the
 // request can only be about a path below /rate_limit/.
 func relay(w http.ResponseWriter, r *http.Request, to adminclient.Instance, path string) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil { // without a part of it, the request could be about another key
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		fail(w, http.StatusRequestEntityTooLarge, err)
@@ -229,7 +234,7 @@ func relay(w http.ResponseWriter, r *http.Request, to adminclient.Instance, path
 	for i := range parts {
 		parts[i], _ = url.PathUnescape(parts[i]) // without an error, because the server has read the path
 	}
-	status, answer, err := to.Send(r.Context(), r.Method, adminclient.Path(r.URL.Query(), parts...), body)
+	status, answer, err := to.Send(r.Context(), r.Method, adminclient.Path(query, parts...), body)
 	if err != nil {
 		fail(w, http.StatusBadGateway, err)
 		return

@@ -134,8 +134,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// A value of another kind is an error that says the path and the right kind, in each field. So is a 0 that would become
-// another number.
+// A value of another kind is an error that says the path and the right kind, in each field. A 0 that would become
+// another number is an error, too.
 func TestKindsInJSON(t *testing.T) {
 	checkKinds(t, reflect.TypeFor[map[string]Zone](), "rate_limits", `{"rate_limits":%s}`)
 	checkKinds(t, reflect.TypeFor[Options](), "", "%s")

@@ -178,7 +178,7 @@ var commonNames = strings.Fields(`
 var (
 	// addressForm is a name that was probably meant for the address of the client.
 	addressForm = regexp.MustCompile(`(?i)(?:^|[._-])(?:remote|real|client)?(?:ip|ipaddr|addr|address|client)$`)
-	// namespaceForm is what people write in front of short names, as in {http.request.headers.X} for {header.X}.
+	// namespaceForm is the part that people write in front of short names, as in {http.request.headers.X} for {header.X}.
 	namespaceForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:(?:request|response|vars)\.)?`)
 	// kinds are the first parts of names that end in a text of the user's choice.
 	kinds = []string{"header", "cookie", "query", "json", "form"}

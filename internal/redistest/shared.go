@@ -46,7 +46,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// EndShared ends the shared Redis, if there is one. For packages that have a TestMain of their own.
+// EndShared ends the shared Redis, if there is one. For packages that have a separate TestMain.
 func EndShared() {
 	if s := shared.server; s != nil {
 		_ = s.Client.Close()

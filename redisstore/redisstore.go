@@ -196,7 +196,7 @@ func (c corrector) correct(now algorithms.Micros, corrections []store.Correction
 // LeaveSlots records that requests no longer hold their slots, without a message to Redis.
 func (c corrector) LeaveSlots(corrections []store.Correction) { c.keys.leaveSlots(corrections, false) }
 
-// CountSlots counts slots that another store has granted.
+// CountSlots implements [store.Store].
 func (c corrector) CountSlots(requests []store.Request) { c.keys.countSlots(requests) }
 
 // correctKey queues a call with corrections.

@@ -161,8 +161,8 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 	return allowed, err
 }
 
-// CountSlots implements [SlotCounter]. It reaches the store even while the Breaker is open.
-func (b *Breaker) CountSlots(requests []Request) { countSlots(b.store, requests) }
+// CountSlots implements [Store]. It reaches the store even while the Breaker is open.
+func (b *Breaker) CountSlots(requests []Request) { b.store.CountSlots(requests) }
 
 // SlotLeaver is a [Store] that notes slots that are given back even while a [Breaker] is open. A remote
 // store that keeps its own count must be a SlotLeaver, or it would count those slots for ever.

@@ -22,8 +22,8 @@ type failing struct {
 }
 
 var (
-	_ store.SlotCounter = (*failing)(nil)
-	_ store.SlotLeaver  = (*failing)(nil)
+	_ store.Store      = (*failing)(nil)
+	_ store.SlotLeaver = (*failing)(nil)
 )
 
 func (f *failing) fail(err error) { f.err.Store(&err) }

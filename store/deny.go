@@ -282,8 +282,8 @@ func (s *denySet) addLocked(d *denial, now time.Duration) {
 	}
 }
 
-// CountSlots implements [SlotCounter].
-func (c *DenyCache) CountSlots(requests []Request) { countSlots(c.store, requests) }
+// CountSlots implements [Store].
+func (c *DenyCache) CountSlots(requests []Request) { c.store.CountSlots(requests) }
 
 // Correct implements [Store]. It forgets the denials of keys that get events back.
 func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {

@@ -45,8 +45,8 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	default:
 		f.failed(err)
 	}
-	if allowed, err = f.local.Take(ctx, requests); err == nil {
-		countSlots(f.store, requests)
+	if allowed, err = f.local.Take(ctx, requests); err == nil && slices.ContainsFunc(requests, tookSlot) {
+		f.store.CountSlots(requests)
 	}
 	return allowed, err
 }
@@ -67,27 +67,6 @@ func localDecides(ctx context.Context, err error) bool {
 	return ctx.Err() == nil && !IsOverridden(err) && !IsBusy(err)
 }
 
-// SlotCounter is a [Store] that can count slots granted by another store. If the main store of a [Failover]
-// is no SlotCounter, it doesn't count the slots of the local store. A wrapper of a store must implement
-// SlotCounter, too, so that the slots reach the store behind it.
-type SlotCounter interface {
-	// CountSlots counts the slots that requests have taken, without regard to the limit.
-	CountSlots(requests []Request)
-}
-
-var (
-	_ SlotCounter = (*Memory)(nil)
-	_ SlotCounter = (*DenyCache)(nil)
-	_ SlotCounter = (*Breaker)(nil)
-)
-
-// countSlots makes a store count the slots that requests have taken, if the store is a SlotCounter.
-func countSlots(s Store, requests []Request) {
-	if c, ok := s.(SlotCounter); ok && slices.ContainsFunc(requests, tookSlot) {
-		c.CountSlots(requests)
-	}
-}
-
 // admitSlots makes the local store count the slots that requests have taken from the main store. It
 // reports false if there is no room for them.
 func (f *Failover) admitSlots(requests []Request) bool {
@@ -101,12 +80,11 @@ func tookSlot(r Request) bool { return r.Outcome.Slots.Taken }
 // main store may have lost a Charge, the local store is charged.
 func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 	var toStore, toLocal, leaveStore []Correction
-	_, storeCounts := f.store.(SlotCounter)
 	for _, c := range corrections {
 		leave := Correction{Request: c.Request, Leave: c.Leave && c.Request.Outcome.Slots.Taken}
 		if c.Request.Outcome.Local {
 			toLocal = append(toLocal, c)
-			if leave.Leave && storeCounts {
+			if leave.Leave {
 				leaveStore = append(leaveStore, leave)
 			}
 			continue
@@ -147,6 +125,12 @@ func (f *Failover) orChargeLocally(corrections []Correction, failed func(error))
 			failed(err)
 		}
 	}
+}
+
+// CountSlots implements [Store]. It counts in both stores.
+func (f *Failover) CountSlots(requests []Request) {
+	f.local.CountSlots(requests)
+	f.store.CountSlots(requests)
 }
 
 // Change implements [Store]. It changes only the main store.

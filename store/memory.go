@@ -199,7 +199,7 @@ func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (repor
 	return reports
 }
 
-// CountSlots implements [SlotCounter]. A full store, too, counts the slots for their own key, because
+// CountSlots implements [Store]. A full store, too, counts the slots for their own key, because
 // they are given back to that key.
 func (m *Memory) CountSlots(requests []Request) { m.countSlots(requests, anyNumber) }
 

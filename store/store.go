@@ -277,6 +277,10 @@ type Store interface {
 	// Lost corrections must not be repeated.
 	Correct(corrections []Correction, failed func(error))
 
+	// CountSlots counts slots that another store has granted to requests, without regard to the limit. A remote
+	// store notes them for its next message.
+	CountSlots(requests []Request)
+
 	// Change makes an operator's change. After an error it is unknown how much of the change
 	// is made. Change may be called again with the same change.
 	Change(ctx context.Context, c Change) error

@@ -130,7 +130,7 @@ var mistakes = []mistake{
 	},
 	{
 		"Redis does not hear of the slots of the local budgets", "store/failover.go",
-		"		countSlots(f.store, requests)\n", "",
+		"		f.store.CountSlots(requests)\n", "",
 	},
 	{
 		"the correction of a local decision goes to Redis", "store/failover.go",

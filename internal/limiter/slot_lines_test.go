@@ -15,10 +15,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -269,70 +267,33 @@ func TestSlotsOfTwoHandlers(t *testing.T) {
 	})
 }
 
-// slotStores runs a test with both stores. open returns the store of another process, or nil for
-// the store in memory, which has only one process.
-func slotStores(t *testing.T, run func(t *testing.T, budgets store.Store, open func() store.Store)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		run(t, inMemory(), nil)
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := redistest.Start(t)
-		open := func() store.Store {
-			s, err := redisstore.Open(redisstore.Options{Address: server.Addr, Timeout: caddytest.Patient}, redisstore.Hooks{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = s.Close() })
-			return s
-		}
-		run(t, open(), open)
-	})
-}
-
-// Many requests at once are never more in flight than slots, and all of them pass in the end. In a
-// single process no line needs to ask without a reason. With two processes it does.
+// Many requests at once are never more in flight than slots, and all of them pass in the end, although no line asks
+// without a reason.
 func TestSlotLinesUnderRace(t *testing.T) {
 	t.Parallel()
-	slotStores(t, func(t *testing.T, budgets store.Store, open func() store.Store) {
-		flood := func(what string, instances ...*slotTest) {
-			flying := newInFlight()
-			var clients sync.WaitGroup
-			for number := range 120 {
-				s, key := instances[number%len(instances)], fmt.Sprint(number%3)
-				clients.Go(func() {
-					state, err := s.decide(t.Context(), slotAsk{zone: "api", key: key, slots: 2})
-					defer state.sendCorrections()
-					if err != nil || !state.Allowed {
-						t.Errorf("%s: a request was denied: %v", what, err)
-						return
-					}
-					flying.begin(key, number)
-					defer flying.end(key)
-				})
+	s, flying := newSlotTest(inMemory(), 1000*time.Hour), newInFlight()
+	s.addZone(t, "api", caddytest.Patient, 1000)
+	var clients sync.WaitGroup
+	for number := range 120 {
+		key := fmt.Sprint(number % 3)
+		clients.Go(func() {
+			state, err := s.decide(t.Context(), slotAsk{zone: "api", key: key, slots: 2})
+			defer state.sendCorrections()
+			if err != nil || !state.Allowed {
+				t.Errorf("a request was denied: %v", err)
+				return
 			}
-			clients.Wait()
-			for key, most := range flying.most {
-				if most > 2 {
-					t.Errorf("%s: %d requests of key %s were in flight, it has 2 slots", what, most, key)
-				}
-			}
-			for _, s := range instances {
-				s.wantIdle(t)
-			}
+			flying.begin(key, number)
+			defer flying.end(key)
+		})
+	}
+	clients.Wait()
+	for key, most := range flying.most {
+		if most > 2 {
+			t.Errorf("%d requests of key %s were in flight, it has 2 slots", most, key)
 		}
-		one := newSlotTest(budgets, 1000*time.Hour)
-		one.addZone(t, "api", caddytest.Patient, 1000)
-		flood("one process", one)
-		if open == nil {
-			return
-		}
-		one, other := newSlotTest(budgets, firstSlotPause), newSlotTest(open(), firstSlotPause)
-		one.addZone(t, "api", caddytest.Patient, 1000)
-		other.addZone(t, "api", caddytest.Patient, 1000)
-		flood("two processes", one, other)
-	})
+	}
+	s.wantIdle(t)
 }
 
 // A request waits up to the longest delay of its zone, for its slot and its limits together. The

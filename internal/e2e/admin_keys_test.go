@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
@@ -161,4 +162,25 @@ func TestAdminSeveralHandlers(t *testing.T) {
 	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 64+1 {
 		t.Errorf("%q %v", state, err)
 	}
+}
+
+// An override at run time goes before that of the configuration, and ends after its ttl. A reset leaves it.
+func TestAdminOverride(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n override k unlimited\n ban 1h\n}"))
+	began := time.Now()
+	c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1h","limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`)
+	c.Get(t, "/?key=k").Want(t, 200, "RateLimit", `"api";r=1;t=3600`)
+	c.Operate(t, 204, "DELETE", keyPath("k"), "")
+	v := seenKey(t, c, "k")
+	wantRemaining(t, v, "fixed_window 2 1h: 2")
+	earliest, latest := began.Add(time.Hour-time.Second), time.Now().Add(time.Hour)
+	if u := v.Override.Until; v.Override.From != "runtime" || u.Before(earliest) || u.After(latest) {
+		t.Errorf("%+v", v.Override)
+	}
+	c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1ms","limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`)
+	caddytest.Eventually(t, "the override ends", func() bool { return seenKey(t, c, "k").Override.From == "config" })
+	c.Get(t, "/?key=k").Want(t, 200, "RateLimit", "")
+	c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "") // applies to a key without limits, too
+	c.Get(t, "/?key=k").Want(t, 429)
 }

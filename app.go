@@ -125,9 +125,7 @@ func (a *App) Validate() error {
 // last minutes. All of this ends with the configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
-	if err := a.checkRoutes(); err != nil {
-		return err
-	}
+	a.warnOfRoutes()
 	if len(a.countedZones()) > 0 {
 		go telemetry.KeepHistory(a.ctx)
 	}

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -76,13 +75,12 @@ type unsurePlaceholder struct {
 	placeholder.Use
 }
 
-// checkRoutes warns of placeholders that are always empty, because the routes don't define them, or because there is no
-// response yet. One that was probably meant otherwise is an error, if no plugin can define it, because plugins begin their
-// names with a namespace. All routes are loaded by then.
-func (a *App) checkRoutes() error {
+// warnOfRoutes warns of placeholders that are always empty, because the routes don't define them, or because there is no
+// response yet. All routes are loaded by then. Routes inside other handlers can define more, so this is no error.
+func (a *App) warnOfRoutes() {
 	app, err := a.ctx.AppIfConfigured("http")
 	if err != nil || len(a.zonesByName) == 0 {
-		return nil
+		return
 	}
 	defined := make(map[string]bool)
 	for _, server := range app.(*caddyhttp.App).Servers {
@@ -98,15 +96,10 @@ func (a *App) checkRoutes() error {
 		if defined[use.Name] {
 			continue
 		}
-		suggestion, found := use.Suggestion()
-		if found && !strings.Contains(use.Name, ".") {
-			return inZone(use.zone, fmt.Errorf("%s: {%s} is always empty, because no route defines it%s", use.Option, use.Name, suggestion))
-		}
 		a.logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
-			"unless a plugin provides it, it is always empty"+suggestion,
+			"unless a plugin provides it, it is always empty"+use.Suggestion(),
 			zap.String("zone", use.zone), zap.String("option", use.Option), zap.String("placeholder", "{"+use.Name+"}"))
 	}
-	return nil
 }
 
 // eachHandler collects the placeholders that the handlers of routes define, and calls visit for each rate_limit handler,

@@ -87,8 +87,7 @@ func (use Use) check() (provided bool, err error) {
 	case mayBeDefined(use.Name):
 		return false, nil
 	}
-	suggestion, _ := use.Suggestion()
-	return false, errors.New("is always empty, because nothing provides it" + suggestion)
+	return false, errors.New("is always empty, because nothing provides it" + use.Suggestion())
 }
 
 // checkOwn checks the name of a placeholder of this module, without its prefix.
@@ -103,8 +102,7 @@ func (use Use) checkOwn(name string) error {
 		return checkField("a denial", rest, keys.DenialFields)
 	case "json", "form":
 		if !slices.Contains(keys.ZoneFields, rest) {
-			suggestion, _ := use.Suggestion()
-			return errors.New("doesn't exist" + suggestion)
+			return errors.New("doesn't exist" + use.Suggestion())
 		}
 	case "instant":
 		if rest == "" {
@@ -185,10 +183,10 @@ var (
 )
 
 // Suggestion returns the end of a message about a placeholder that nothing provides: the placeholder that was
-// probably meant, if one is found.
-func (use Use) Suggestion() (text string, found bool) {
+// probably meant.
+func (use Use) Suggestion() string {
 	if addressForm.MatchString(use.Name) {
-		return meant(keys.ClientAddress), true
+		return meant(keys.ClientAddress)
 	}
 	side, bare := "request", namespaceForm.ReplaceAllString(use.Name, "")
 	if use.AfterResponse {
@@ -198,7 +196,7 @@ func (use Use) Suggestion() (text string, found bool) {
 	if kind, rest, dotted := strings.Cut(bare, "."); dotted {
 		switch kind = options.Suggest(kind, kinds); kind {
 		case "json", "form":
-			return meant(strings.Join([]string{keys.OwnPrefix, side, kind, rest}, ".")), true
+			return meant(strings.Join([]string{keys.OwnPrefix, side, kind, rest}, "."))
 		case "":
 		default:
 			bare = kind + "." + rest
@@ -213,10 +211,10 @@ func (use Use) Suggestion() (text string, found bool) {
 	}
 	for _, name := range names {
 		if long, _ := keys.ExpandShorthand(name); long != use.Name && provides(long) {
-			return meant(name), true
+			return meant(name)
 		}
 	}
-	return ": write a placeholder of Caddy, or one that map or vars defines", false
+	return ": write a placeholder of Caddy, or one that map or vars defines"
 }
 
 // meant returns the end of a message with the placeholder that was probably meant, and its short form if it has one.

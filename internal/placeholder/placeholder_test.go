@@ -62,7 +62,7 @@ func TestSuggestions(t *testing.T) {
 		"http.request.body.user.id": "{http.rate_limit.request.json.user.id}",
 		"plan":                      "", "cost": "", "user": "", "vars.te nant": "", "": "",
 	} {
-		got, _ := Use{Name: name}.Suggestion()
+		got := Use{Name: name}.Suggestion()
 		if want != "" && got != " (did you mean "+want+"?)" || want == "" && strings.Contains(got, "did you mean") {
 			t.Errorf("{%s}%s", name, got)
 		}
@@ -71,7 +71,7 @@ func TestSuggestions(t *testing.T) {
 		"headers.X-Tokens": "{http.response.header.X-Tokens}", "http.response.headers.X-Tokens": "{http.response.header.X-Tokens}",
 		"http.response.body.tokens": "{http.rate_limit.response.json.tokens}",
 	} {
-		if got, _ := (Use{Name: name, AfterResponse: true}).Suggestion(); got != " (did you mean "+want+"?)" {
+		if got := (Use{Name: name, AfterResponse: true}).Suggestion(); got != " (did you mean "+want+"?)" {
 			t.Errorf("{%s}%s", name, got)
 		}
 	}

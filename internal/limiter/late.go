@@ -20,8 +20,12 @@ const (
 	FieldPrefix = "http.request.header." // forward_auth, for example, sets it
 )
 
-// maxLateChecks is how many requests are compared. It is large, because a later handler may set a value for few of them only.
-const maxLateChecks = 100_000
+// An empty value says less than one that stays as it is, because a later handler may set it for few requests only. So
+// the latter counts as much as setCost checks of maxLateChecks.
+const (
+	setCost       = 100
+	maxLateChecks = 1000 * setCost
+)
 
 // isLate reports whether a later handler can set a placeholder so that a zone decides wrongly. Handlers may well change
 // the header fields that a matcher looks at.
@@ -68,8 +72,10 @@ func (state *State) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Re
 // no reason to warn.
 func (p watchedPlaceholder) compare(repl *caddy.Replacer) {
 	switch value, _ := repl.GetString(p.use.Name); {
-	case value == "" || value == p.value:
+	case value == "":
 		p.zone.lateChecksLeft.Add(-1)
+	case value == p.value:
+		p.zone.lateChecksLeft.Add(-setCost)
 	case p.zone.lateChecksLeft.Swap(0) <= 0: // another request was faster
 	default:
 		p.zone.Logger.Warn(p.message(),

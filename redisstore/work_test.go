@@ -26,7 +26,7 @@ func TestLeaveSlotsWithoutRedis(t *testing.T) {
 	}
 }
 
-// Bans, slots and sets count as work of a message.
+// Bans, slots, sets and look-ups of overrides count as work of a message.
 func TestWorkOfSlots(t *testing.T) {
 	s, err := New(Options{Address: "127.0.0.1:1", Batch: 1000}, Hooks{})
 	if err != nil {
@@ -42,6 +42,9 @@ func TestWorkOfSlots(t *testing.T) {
 	}{
 		"sets":  {func() *pendingCall { return newSetCall("s") }, most},
 		"takes": {func() *pendingCall { return s.newTakeCall(t.Context(), 0, requests) }, most / 2},
+		"look-ups of overrides": {func() *pendingCall {
+			return s.newTakeCall(t.Context(), 0, []store.Request{{Override: new(store.Override)}})
+		}, most},
 	} {
 		s.queue.calls = nil
 		for range 2 * most {

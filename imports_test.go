@@ -182,8 +182,8 @@ func TestRooms(t *testing.T) {
 
 // budgets bound the project, so that it stays small enough to be known. Something else goes if a change would exceed one.
 var budgets = map[string]int{
-	"lines of Go in the core": 30810, "lines of Go for simulate": 9000, "lines of Lua": 1600, "lines of tests": 54400,
-	"words of pages": 95000, "lines of the root": 4600, "files of the root": 16,
+	"lines of Go in the core": 29200, "lines of Go for simulate": 9000, "lines of Lua": 1600, "lines of tests": 48500,
+	"words of pages": 95000, "lines of the root": 4400, "files of the root": 16,
 }
 
 // The core is all that the root compiles. cmd/caddy also compiles what simulate needs.

@@ -80,7 +80,8 @@ func NewLimit(q Quota) (*Limit, error) {
 	}
 	l, err := newLimit(algorithm, q)
 	if errors.Is(err, errBound) {
-		err = fmt.Errorf("%s is %w: write rounder numbers (5000 30d rather than 4999 30d), fewer events, a smaller burst, or shorter times", algorithm.describe(&q), err)
+		err = fmt.Errorf("%s is %w: write rounder numbers (5000 30d rather than 4999 30d), fewer events, a smaller burst, or shorter times",
+			algorithm.describe(&q), err)
 	}
 	return l, err
 }

@@ -36,7 +36,8 @@ func checkKeyText(text string, inJSON bool) error {
 	variable := nginxForm.FindString(text)
 	switch {
 	case variable != "":
-		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: write a placeholder, such as %s or %s",
+		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: "+
+			"write a placeholder, such as %s or %s",
 			Shorten(text), variable, inBraces("client_ip"), inBraces("header.X-Api-Key"))
 	case strings.HasPrefix(text, "'{") && !inJSON:
 		return fmt.Errorf("key %q begins with a single quote, but a Caddyfile has only double quotes: write for example \"{client_ip} {path}\"",

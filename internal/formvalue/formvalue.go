@@ -83,7 +83,7 @@ func validEscapes(body []byte) bool {
 }
 
 // decode returns a name or value whose escapes are valid. If it has more than most bytes, decode returns only its
-// beginning, of more than most bytes. So long texts from clients take no memory.
+// beginning, of more than most bytes. So clients can't fill the memory with long texts.
 func decode(raw []byte, most int) string {
 	raw = raw[:min(len(raw), 3*(most+utf8.UTFMax))] // no byte takes more than three
 	if i := bytes.LastIndexByte(raw, '%'); i >= 0 && i+3 > len(raw) {

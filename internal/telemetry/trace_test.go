@@ -13,7 +13,7 @@ import (
 )
 
 // A decision is cached if a remembered denial decided any of the zones. A failure of the store is in the span, unless local
-// budgets decide. A client that leaves is none, and neither is an override that this instance didn't know.
+// budgets decide. A client that leaves is no failure. An override that this instance didn't know is none, too.
 func TestTraceOfDecision(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()

@@ -16,7 +16,7 @@ type Cluster struct {
 	// Guarded by the mutexes of all nodes, of which commands hold one.
 	owners [wire.HashSlotCount]*Server
 	moving map[int]*Server // the nodes that slots move to
-	down   bool            // this is what a node sees that is cut off from the others
+	down   bool            // as a node sees it that is cut off from the others
 }
 
 // NewCluster returns a cluster with nodes at these addresses, which share the slots evenly.

@@ -40,7 +40,7 @@ func TestTraceOfDecision(t *testing.T) {
 		_, span := trace.StartDecision(ctx)
 		trace.EndDecision(ctx, span, test.d)
 		s := recorder.Ended()[0]
-		got := s.Attributes()[0].Value.Emit() + " " + s.Attributes()[1].Value.Emit()
+		got := s.Attributes()[0].Value.String() + " " + s.Attributes()[1].Value.String()
 		for _, e := range s.Events() {
 			got += fmt.Sprintf(" %s %s", e.Name, s.Status().Description)
 		}

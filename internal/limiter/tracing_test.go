@@ -23,7 +23,7 @@ func describeSpans(spans []sdktrace.ReadWriteSpan) string {
 		indents[s.SpanContext().SpanID()] = indent + "\t"
 		text.WriteString(strings.TrimPrefix("\n"+indent+s.Name(), "\nrequest"))
 		for _, a := range s.Attributes() {
-			fmt.Fprintf(&text, " %s=%s", strings.TrimPrefix(string(a.Key), "rate_limit."), a.Value.String())
+			fmt.Fprintf(&text, " %s=%v", strings.TrimPrefix(string(a.Key), "rate_limit."), a.Value.AsInterface())
 		}
 		if s.EndTime().IsZero() {
 			text.WriteString(" isn't ended")

@@ -40,7 +40,7 @@ func TestTraceOfDecision(t *testing.T) {
 		_, span := trace.StartDecision(ctx)
 		trace.EndDecision(ctx, span, test.d)
 		s := recorder.Ended()[0]
-		got := s.Attributes()[0].Value.String() + " " + s.Attributes()[1].Value.String()
+		got := fmt.Sprint(s.Attributes()[0].Value.AsInterface(), " ", s.Attributes()[1].Value.AsInterface())
 		for _, e := range s.Events() {
 			got += fmt.Sprintf(" %s %s", e.Name, s.Status().Description)
 		}

@@ -32,9 +32,10 @@ func writeFile(t testing.TB, name, text string) string {
 func gzipped(t testing.TB, text string, member int) string {
 	t.Helper()
 	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
 	for len(text) > 0 {
 		n := min(member, len(text))
-		w := gzip.NewWriter(&b)
+		w.Reset(&b)
 		if _, err := io.WriteString(w, text[:n]); err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,7 @@ type zoneCounters struct {
 // uncounted are the counters that nobody sees.
 var uncounted = func() zoneCounters {
 	c := prometheus.NewCounter(prometheus.CounterOpts{})
-	return zoneCounters{new(zoneNumbers), prometheus.NewHistogram(prometheus.HistogramOpts{}), c, c, c, c}
+	return zoneCounters{new(zoneNumbers), prometheus.ObserverFunc(func(float64) {}), c, c, c, c}
 }()
 
 // counters returns the counters. It creates them at the first call.

@@ -16,9 +16,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 func init() {
@@ -209,7 +209,7 @@ func (m *MemoryOptions) blockOptions() []options.Option {
 // placeholders. Caddy does this for sites, but not for global options.
 func withShorthands(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	option := d.NextSegment()
-	keys.ApplyShorthands(&option)
+	shorthand.Apply(&option)
 	d = caddyfile.NewDispenser(option)
 	d.Next()
 	return d

@@ -38,7 +38,7 @@ var floors = [][]string{
 		"internal/bodies", "internal/cost", "internal/denials", "internal/lines", "internal/placeholder", "internal/simulate/keytable",
 		"internal/simulate/report", "internal/statuspage", "internal/telemetry",
 	},
-	{"internal/keys", "internal/timezones"},
+	{"internal/keys", "internal/shorthand", "internal/timezones"},
 	{"internal/options", "internal/wire"},
 	{"internal/httpfields", "internal/simulate/agenda", "redisstore/internal/slots", "store"},
 	{

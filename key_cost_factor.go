@@ -16,6 +16,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 // Key is a text with placeholders, or several alternative texts. In JSON it is a string or a list
@@ -47,8 +49,8 @@ func (k Key) MarshalJSON() ([]byte, error) {
 
 // keyOption returns the option key. In JSON its check also rejects the short placeholders of a Caddyfile.
 func (c *Zone) keyOption() options.Option {
-	o := options.List("key", "{client_ip}", &c.Key, options.Text, func(k Key) error { return keys.CheckKey(k, false) })
-	o.Check = func() error { return keys.CheckKey(c.Key, true) }
+	o := options.List("key", "{client_ip}", &c.Key, options.Text, func(k Key) error { return placeholder.CheckKey(k, false) })
+	o.Check = func() error { return placeholder.CheckKey(c.Key, true) }
 	return o
 }
 
@@ -130,7 +132,7 @@ func checkFactor(n Number) error {
 	if n.varies() {
 		return keys.CheckBraces("factor", string(n))
 	}
-	if keys.LacksBraces(string(n)) {
+	if shorthand.LacksBraces(string(n)) {
 		return fmt.Errorf("factor %q is the name of a placeholder without its braces: write {%[1]s}", string(n))
 	}
 	if _, err := limiter.ParseFactor(string(n)); err != nil {

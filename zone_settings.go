@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/routes"
 )
 
 // zoneSetting describes a setting of a zone. The list of [zoneSettings] is the only place
@@ -37,8 +38,8 @@ func zoneSettings() []zoneSetting { return new(Zone).settings() }
 // settings returns the settings of the zone, with their present values.
 func (c *Zone) settings() []zoneSetting {
 	return []zoneSetting{
-		{inMholt: true, Option: options.Matchers("match", "path /api/*", &c.MatcherSetsRaw, nil)},
-		{Option: options.Matchers("exempt", "client_ip 203.0.113.0/24", &c.ExemptRaw, checkExempt)},
+		{inMholt: true, Option: routes.Matchers("match", "path /api/*", &c.MatcherSetsRaw, nil)},
+		{Option: routes.Matchers("exempt", "client_ip 203.0.113.0/24", &c.ExemptRaw, checkExempt)},
 		{
 			inMholt: true, identifies: true, shown: true,
 			Option: c.keyOption(),

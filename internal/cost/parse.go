@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 // Form says what a sum looks like. Only Caddyfiles have short names of placeholders, so it and the errors have the full names.
@@ -139,7 +139,7 @@ func parseNumber(word string) (uint64, error) {
 	number, ok := parseDecimal(word)
 	_, decimals, _ := strings.Cut(word, ".")
 	switch {
-	case keys.LacksBraces(word):
+	case shorthand.LacksBraces(word):
 		return 0, fmt.Errorf("has %s, the name of a placeholder, without its braces: write {%[1]s}", word)
 	case !ok:
 		return 0, fmt.Errorf("has %s where a number from 0 or a placeholder is expected: write for example %s", quoted(word), Form)

@@ -4,10 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 )
 
 // OwnPrefix is the beginning of the names of this module's placeholders.
@@ -57,26 +53,6 @@ func CheckBraces(option, text string) error {
 		return fmt.Errorf("%s %q %w", option, text, err)
 	}
 	return nil
-}
-
-// LacksBraces reports whether a text is the name of a placeholder without its braces.
-func LacksBraces(text string) bool {
-	_, short := ExpandShorthand(text)
-	return short || strings.HasPrefix(text, "http.")
-}
-
-var shorthands = sync.OnceValue(httpcaddyfile.NewShorthandReplacer)
-
-// ApplyShorthands replaces short placeholders of Caddyfiles by their full names.
-func ApplyShorthands(tokens *caddyfile.Segment) { shorthands().ApplyToSegment(tokens) }
-
-// ExpandShorthand returns the full name of a placeholder, and whether the given name is a short one
-// of Caddyfiles.
-func ExpandShorthand(name string) (long string, isShort bool) {
-	braced := "{" + name + "}"
-	tokens := caddyfile.Segment{{Text: braced}}
-	ApplyShorthands(&tokens)
-	return strings.Trim(tokens[0].Text, "{}"), tokens[0].Text != braced
 }
 
 // Shorten returns the short form of placeholders, as in a Caddyfile. Caddy replaces

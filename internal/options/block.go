@@ -107,9 +107,9 @@ type positionedError struct{ error }
 
 func (e positionedError) Unwrap() error { return e.error }
 
-// WithPosition adds file and line to an error, unless it has them already.
+// WithPosition adds file and line to an error, unless it has them already, as the errors of Caddy's own matchers do.
 func WithPosition(d *caddyfile.Dispenser, err error) error {
-	if errors.As(err, new(positionedError)) {
+	if errors.As(err, new(positionedError)) || strings.Contains(err.Error(), ", at "+d.File()+":") {
 		return err
 	}
 	return positionedError{d.WrapErr(err)}

@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 // Text is the text of a zone's option, which may have placeholders.
@@ -45,7 +46,7 @@ var inBraces = regexp.MustCompile(`\{([^{}"\s]+)\}`)
 // UsesInMatcher returns the placeholders of a matcher in JSON.
 func UsesInMatcher(option string, matcher []byte) (uses []Use) {
 	for _, found := range inBraces.FindAllSubmatch(matcher, -1) {
-		name, _ := keys.ExpandShorthand(string(found[1]))
+		name, _ := shorthand.Expand(string(found[1]))
 		uses = append(uses, Use{Option: option, Name: name, InMatcher: true})
 	}
 	return uses
@@ -74,7 +75,7 @@ func Check(texts []Text) (unsure []Use, err error) {
 // provide. It continues a sentence that begins with the placeholder.
 func (use Use) check() (provided bool, err error) {
 	own, isOwn := strings.CutPrefix(use.Name, keys.OwnPrefix+".")
-	long, isShort := keys.ExpandShorthand(use.Name)
+	long, isShort := shorthand.Expand(use.Name)
 	switch err := keys.CheckMask(use.Name); {
 	case err != nil:
 		return false, err
@@ -210,7 +211,7 @@ func (use Use) Suggestion() string {
 		names[0] = "http.response." + bare
 	}
 	for _, name := range names {
-		if long, _ := keys.ExpandShorthand(name); long != use.Name && provides(long) {
+		if long, _ := shorthand.Expand(name); long != use.Name && provides(long) {
 			return meant(name)
 		}
 	}
@@ -220,7 +221,7 @@ func (use Use) Suggestion() string {
 // meant returns the end of a message with the placeholder that was probably meant, and its short form if it has one.
 func meant(name string) string {
 	short := strings.Trim(keys.Shorten("{"+name+"}"), "{}")
-	if long, isShort := keys.ExpandShorthand(short); isShort {
+	if long, isShort := shorthand.Expand(short); isShort {
 		return fmt.Sprintf(" (did you mean {%s}, in JSON {%s}?)", short, long)
 	}
 	return " (did you mean {" + name + "}?)"

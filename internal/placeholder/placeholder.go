@@ -17,7 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 // openPrefixes are the prefixes of placeholders whose names end in a text of the user's choice.
@@ -101,7 +101,7 @@ func mayBeDefined(name string) bool {
 		return variable != ""
 	}
 	namespace, _, dotted := strings.Cut(name, ".")
-	_, short := keys.ExpandShorthand(namespace + ".x")
+	_, short := shorthand.Expand(namespace + ".x")
 	isCaddys := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	return name != "" && (!dotted || !short && !slices.ContainsFunc(caddyPrefixes, isCaddys))
 }

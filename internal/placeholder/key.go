@@ -1,10 +1,13 @@
-package keys
+package placeholder
 
 import (
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 // CheckKey checks the alternatives of a key. In JSON, errors name placeholders by their full names.
@@ -17,7 +20,7 @@ func CheckKey(texts []string, inJSON bool) error {
 				"write a space alone between alternatives, or one text that combines values, as in \"{client_ip}|{path}\"", text))
 		}
 		if strings.HasSuffix(text, "};") {
-			errs = append(errs, fmt.Errorf("key %q ends in a semicolon, which is the same text for all requests: leave it out", Shorten(text)))
+			errs = append(errs, fmt.Errorf("key %q ends in a semicolon, which is the same text for all requests: leave it out", keys.Shorten(text)))
 		}
 	}
 	return errors.Join(errs...)
@@ -28,7 +31,7 @@ var nginxForm = regexp.MustCompile(`\$[a-z]\w*`)
 
 func checkKeyText(text string, inJSON bool) error {
 	inBraces := func(name string) string {
-		if long, short := ExpandShorthand(name); short && inJSON {
+		if long, short := shorthand.Expand(name); short && inJSON {
 			name = long
 		}
 		return "{" + name + "}"
@@ -38,13 +41,13 @@ func checkKeyText(text string, inJSON bool) error {
 	case variable != "":
 		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: "+
 			"write a placeholder, such as %s or %s",
-			Shorten(text), variable, inBraces("client_ip"), inBraces("header.X-Api-Key"))
+			keys.Shorten(text), variable, inBraces("client_ip"), inBraces("header.X-Api-Key"))
 	case strings.HasPrefix(text, "'{") && !inJSON:
 		return fmt.Errorf("key %q begins with a single quote, but a Caddyfile has only double quotes: write for example \"{client_ip} {path}\"",
-			Shorten(text))
+			keys.Shorten(text))
 	case strings.ContainsAny(text, "{}"):
-		return CheckBraces("key", text)
-	case LacksBraces(text):
+		return keys.CheckBraces("key", text)
+	case shorthand.LacksBraces(text):
 		return fmt.Errorf("key %q is the name of a placeholder, and without braces the same for all requests: write %s", text, inBraces(text))
 	}
 	return nil

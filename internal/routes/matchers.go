@@ -1,4 +1,4 @@
-package options
+package routes
 
 import (
 	"encoding/json"
@@ -11,16 +11,17 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // Matchers returns a repeatable option with request matchers, in a block or on one line. The matchers of one
 // option must all match.
-func Matchers(name, example string, field *caddyhttp.RawMatcherSets, check func(caddyhttp.RawMatcherSets) error) Option {
-	o := withCheck(field, check, Option{Name: name, Example: example, Read: func(d *caddyfile.Dispenser) error {
+func Matchers(name, example string, field *caddyhttp.RawMatcherSets, check func(caddyhttp.RawMatcherSets) error) options.Option {
+	o := options.Made(name, example, field, func(d *caddyfile.Dispenser) (caddyhttp.RawMatcherSets, error) {
 		set, err := readMatchers(d)
-		*field = append(*field, set)
-		return err
-	}})
+		return append(*field, set), err
+	}, check)
 	o.Repeatable = true
 	return o
 }
@@ -31,9 +32,6 @@ func readMatchers(d *caddyfile.Dispenser) (caddy.ModuleMap, error) {
 		if unknown := matcherMissing.FindStringSubmatch(err.Error()); unknown != nil {
 			return nil, unknownMatcherError(unknown[1])
 		}
-		if strings.Contains(err.Error(), ", at "+d.File()+":") {
-			return nil, positionedError{err} // Caddy's own matchers say where they are
-		}
 		return nil, err
 	}
 	for name, matcher := range set {
@@ -42,7 +40,7 @@ func readMatchers(d *caddyfile.Dispenser) (caddy.ModuleMap, error) {
 		}
 	}
 	if len(set) == 0 {
-		return nil, Must("takes at least one matcher")
+		return nil, options.Must("takes at least one matcher")
 	}
 	return set, nil
 }
@@ -51,7 +49,7 @@ func readMatchers(d *caddyfile.Dispenser) (caddy.ModuleMap, error) {
 // any text as a method or a path.
 func checkMatcher(name string, matcher []byte) error {
 	if string(matcher) == "null" {
-		return Must("%s takes at least one value", name)
+		return options.Must("%s takes at least one value", name)
 	}
 	var values []string
 	if name != "method" && name != "path" || json.Unmarshal(matcher, &values) != nil {
@@ -77,8 +75,8 @@ func unknownMatcherError(name string) error {
 		names = append(names, module.ID.Name())
 	}
 	slices.Sort(names)
-	if near := Suggest(name, names); near != "" {
-		return Must("has no matcher %q (did you mean %s?)", name, near)
+	if near := options.Suggest(name, names); near != "" {
+		return options.Must("has no matcher %q (did you mean %s?)", name, near)
 	}
-	return Must("has no matcher %q", name)
+	return options.Must("has no matcher %q", name)
 }

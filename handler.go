@@ -11,7 +11,7 @@ import (
 // Limiter returns the limiter of the handler, which Provision has made. It is for the packages of this module.
 func (h *Handler) Limiter() *limiter.Limiter { return h.limiter }
 
-// ServeHTTP charges a request to all zones that it belongs to, in one call of the store. Then it
+// ServeHTTP charges a request to all zones that it belongs to, at one instant. Then it
 // passes the request to next, at once or after a delay, or denies it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	return h.limiter.Serve(w, r, next)

@@ -67,7 +67,7 @@ type Decision struct {
 	Allowed bool
 	// NotAsked reports whether the limit was not asked, because another limit or a ban was known to
 	// deny the request. Then only RetryAfter means something, as an upper bound, and 0 if nothing is
-	// known. Only stores set NotAsked.
+	// known. The algorithms never set NotAsked.
 	NotAsked bool
 	// Charged is how many events were taken from this budget.
 	Charged int64
@@ -163,8 +163,9 @@ type Algorithm struct {
 	// requests can't be charged in advance.
 	maxDelay func(*Limit) Micros
 	decide   func(l *Limit, s *State, now Micros, cost int64) verdict
-	// commit charges a request, and returns the charge and the state afterwards. The charge of a
-	// denied request has a bound.
+	// commit charges a request, and returns the charge and the state afterwards. It is called for each
+	// request, with charge 0 for those that only look or are denied. In mode uniform denied requests are
+	// charged, up to a bound.
 	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance
 	// balance is how many of the numbers A, B, C and D a Balance has; the others are 0.
 	balance int

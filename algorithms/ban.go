@@ -15,7 +15,7 @@ import (
 // minute begin a ban of 1 minute. The next bans last 2, 4, 8 and 10 minutes. After 10 minutes
 // without a ban the next one lasts 1 minute again.
 //
-// ban.lua is its other half.
+// ban.lua mirrors it.
 type Ban struct {
 	// After is the number of denials within Window that begin a ban; above 0.
 	After int64
@@ -172,7 +172,7 @@ func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 // Begin begins a ban that stands for span, above 0, from now on. It counts as the next ban.
 // Begin returns the time for which the state must be kept.
 //
-// change.lua is its other half.
+// change.lua mirrors it.
 func (b *Ban) Begin(s *State, now, span Micros) (reset Micros) {
 	c := BanCheck{Ban: b, State: s}
 	c.decide(now)

@@ -103,7 +103,7 @@ func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
 // denied. In mode Binary both keep their events. In mode Nary the request passes, and both are
 // charged 2. In mode Force it passes, and they are charged 3 and 2.
 //
-// operations.lua is its other half.
+// operations.lua mirrors it.
 func Take(requests []Request, now Micros) (allowed bool) {
 	allowed = true
 	for i := range requests {
@@ -220,7 +220,7 @@ func (r *Request) outcome(passes bool) outcome {
 // A receipt that is more than a second ahead of now gives nothing back, because the clock has
 // stepped back, and the state with it. A log still finds the charge.
 //
-// operations.lua is its other half.
+// operations.lua mirrors it.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	if n > 0 && (r.At-now <= stepBack || l.algorithm.log) {
 		l.algorithm.refund(l, s, now, r, n)

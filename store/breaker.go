@@ -171,7 +171,8 @@ type SlotLeaver interface {
 	LeaveSlots(corrections []Correction)
 }
 
-// Correct implements [Store]. While the Breaker is open, all corrections are lost.
+// Correct implements [Store]. While the Breaker is open, all corrections are lost, except that a
+// [SlotLeaver] notes slots that are given back.
 func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
 	opened := b.opened.Load()
 	lost := func(err error) {

@@ -256,12 +256,12 @@ func FullRefunds(requests []Request) []Correction {
 
 // Store keeps budgets, slots, bans and run-time overrides. All methods are safe for concurrent use.
 type Store interface {
-	// Take decides every limit, slot and ban of all requests at one instant, by the clock of
-	// the store. It fills in the Outcomes, and reports whether all zones except shadows have
+	// Take decides one HTTP request, of which each element of requests is the part of one zone. It
+	// decides every limit, slot and ban of all of them at one instant, by the clock of the store. It fills in the Outcomes, and reports whether all zones except shadows have
 	// room. If so, Take charges all limits and takes all slots. Otherwise Take charges and
 	// takes nothing, except in mode [algorithms.Uniform].
 	//
-	// No two requests of one call may have a limit, slots or a ban of the same key in common.
+	// No two of the requests may have a limit, slots or a ban of the same key in common.
 	//
 	// A budget that was never charged, or whose ResetAfter has passed, decides like an
 	// untouched one.

@@ -4,9 +4,9 @@
 // A request runs through the files in this order. Serve (serve.go) collects the zones that limit the request (request.go):
 // each zone makes its key (key.go), and finds the limits of this key (policy.go, overrides.go) and the cost (number.go).
 // The store decides all zones in one call, after a wait for slots if need be (slot_wait.go), and an allowed request may be
-// delayed (delay.go). A denied request gets its response (denial.go, denial_grpc.go) and a log line (denial_log.go). An
-// allowed one goes to the next handler with its header fields (headers.go), and its response (response.go) can change its
-// charges (settle.go). Other handlers read the result in placeholders (placeholders.go).
+// delayed (delay.go). Both kinds of responses have header fields (headers.go). A denied request gets its response
+// (denial.go, denial_grpc.go) and a log line (denial_log.go). An allowed one goes to the next handler, and its response
+// (response.go) can change its charges (settle.go). Other handlers read the result in placeholders (placeholders.go).
 package limiter
 
 import (

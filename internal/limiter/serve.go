@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Serve charges a request to all zones that it belongs to, in one call of the store. Then it
+// Serve charges a request to all zones that it belongs to, at one instant. Then it
 // passes the request to next, at once or after a delay, or denies it.
 func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)

@@ -36,7 +36,7 @@ type Policy struct {
 //     Ask, make the corrections of [Request.PrepareShadows] before.
 //   - After [Decided], an allowed request that a limit delays may call [Request.Hold], and later
 //     [Request.Pass] or [Request.Abandon].
-//   - Call [Request.Release] in the end, also after an error.
+//   - Call [Request.Release] in the end, also after an error, but not for a request that only peeks.
 //
 // The zero Request has no zones.
 type Request struct {

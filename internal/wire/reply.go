@@ -23,7 +23,7 @@ func (e ScriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", s
 type Reply struct {
 	// Now is the instant of the operations.
 	Now algorithms.Micros
-	// Late reports whether Redis ran the message after Head.NotAfter. Then the script did nothing.
+	// Late reports whether Redis ran the message before Head.NotBefore or after Head.NotAfter. Then the script did nothing.
 	Late bool
 
 	rest string

@@ -163,7 +163,7 @@ func (b *redisBackend) status() adminapi.Redis {
 
 // metricSources are the sources of the gauges. They concern the whole process, and so serve all configurations.
 var metricSources = telemetry.Sources{
-	Zones:            func() map[string]telemetry.Features { return ofActiveApp((*App).countedFeatures) },
+	Zones:            func() []*telemetry.Zone { return ofActiveApp((*App).countedZones) },
 	Redis:            stateOfRedis,
 	MemoryKeys:       func() float64 { return sumOfMemoryStores((*store.SharedMemory).Keys) },
 	MemoryOverflowed: func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) },
@@ -196,33 +196,16 @@ func stateOfRedis() (sum telemetry.RedisState, found bool) {
 	return sum, found
 }
 
-// countedZones returns the zones whose metrics are counted, by name.
-func (a *App) countedZones() map[string][]*liveZone {
-	counted := make(map[string][]*liveZone)
-	for name, zones := range a.zonesByName {
+// countedZones returns the metrics of the zones whose requests are counted.
+func (a *App) countedZones() (counted []*telemetry.Zone) {
+	for _, zones := range a.zonesByName {
 		for _, z := range zones {
 			if !z.Metrics.Disabled {
-				counted[name] = append(counted[name], z)
+				counted = append(counted, &z.Metrics)
 			}
 		}
 	}
 	return counted
-}
-
-// countedFeatures returns the features of the zones whose metrics are counted, by name.
-func (a *App) countedFeatures() map[string]telemetry.Features {
-	all := make(map[string]telemetry.Features)
-	for name, zones := range a.countedZones() {
-		var f telemetry.Features
-		for _, z := range zones {
-			hasSlots, hasDelay := z.Concurrency > 0, z.Delay != nil
-			f.Concurrency = f.Concurrency || hasSlots
-			f.Delay = f.Delay || hasDelay
-			f.SlotWait = f.SlotWait || hasSlots && hasDelay
-		}
-		all[name] = f
-	}
-	return all
 }
 
 // storePool holds what survives reloads: the stores and the denied keys of all configurations in this process. The key

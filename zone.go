@@ -158,7 +158,10 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	z := &limiter.Zone{
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
-		Metrics:     telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil, HasSettle: c.Settle != nil},
+		Metrics: telemetry.Zone{
+			Name: name, Disabled: !h.CountsRequests,
+			HasSlots: c.Concurrency > 0, HasDelay: c.Delay != nil, HasBan: c.Ban != nil, HasSettle: c.Settle != nil,
+		},
 		Concurrency: c.Concurrency, HashSecret: h.HashSecret,
 	}
 	if c.Shadow {

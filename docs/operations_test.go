@@ -71,14 +71,12 @@ func TestMetricsReference(t *testing.T) {
 // allMetrics returns all metrics with all their labels, as of a process in which each of them has a value.
 func allMetrics(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	z := telemetry.Zone{Name: t.Name(), HasBan: true, HasSettle: true}
+	z := telemetry.Zone{Name: t.Name(), HasSlots: true, HasDelay: true, HasBan: true, HasSettle: true}
 	z.CountDecision(telemetry.OutcomeAllowed, 0)
 	telemetry.CountStoreError(store.ErrOpen)
 	registry := prometheus.NewPedanticRegistry()
 	if err := telemetry.Register(registry, telemetry.Sources{
-		Zones: func() map[string]telemetry.Features {
-			return map[string]telemetry.Features{t.Name(): {Concurrency: true, Delay: true, SlotWait: true}}
-		},
+		Zones: func() []*telemetry.Zone { return []*telemetry.Zone{&z} },
 		Redis: func() (sum telemetry.RedisState, ok bool) { return sum, true },
 
 		MemoryKeys: func() float64 { return 0 }, MemoryOverflowed: func() float64 { return 0 },

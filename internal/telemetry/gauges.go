@@ -34,19 +34,12 @@ const (
 
 // Sources are the functions that gauges ask for their values. They can be called at the same time.
 type Sources struct {
-	// Zones returns the zones of the configuration in force whose metrics are counted, by name.
-	Zones func() map[string]Features
+	// Zones returns the zones of the configuration in force whose requests are counted.
+	Zones func() []*Zone
 	// Redis returns the sums over all Redis. ok is false if there is none.
 	Redis func() (sum RedisState, ok bool)
 	// MemoryKeys and MemoryOverflowed return the sums over the stores in memory.
 	MemoryKeys, MemoryOverflowed func() float64
-}
-
-// Features are the options of the zones with one name that have gauges.
-type Features struct {
-	Concurrency bool
-	Delay       bool
-	SlotWait    bool // concurrency, with delay
 }
 
 // RedisState holds the present numbers of one or more Redis.
@@ -63,6 +56,14 @@ func (s Sources) collectors() []prometheus.Collector {
 		desc := prometheus.NewDesc(prometheus.BuildFQName(o.Namespace, o.Subsystem, o.Name), o.Help, labels, nil)
 		return metricSet{desc, prometheus.GaugeValue, collect}
 	}
+	ofZones := func(
+		kind prometheus.ValueType, o prometheus.Opts, has func(*Zone) bool, number func(*zoneNumbers) *atomic.Int64,
+	) metricSet {
+		m := set(o, func(set func(float64, ...string)) { s.collectNumbers(set, has, number) }, "zone")
+		m.kind = kind
+		return m
+	}
+	hasSettle := func(z *Zone) bool { return z.HasSettle }
 	requests := set(name("requests_total",
 		"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
 			"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
@@ -79,7 +80,20 @@ func (s Sources) collectors() []prometheus.Collector {
 			"Keys held in memory; a sliding log counts as one more for every 64 events it has room for.")), s.MemoryKeys),
 		prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
 			"Requests decided by a shared budget because the memory was full.")), s.MemoryOverflowed),
-		set(name("in_flight", "Requests of this instance that hold a slot of concurrency."), s.collectInFlight, "zone"),
+		ofZones(prometheus.CounterValue, name("deny_cache_hits_total",
+			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them."),
+			func(z *Zone) bool { return z.lazyNumbers.Load() != nil }, // it had a request
+			func(n *zoneNumbers) *atomic.Int64 { return &n.denyCacheHits }),
+		ofZones(prometheus.CounterValue, name("bans_total", "Bans that began on this instance, by denials or by operators."),
+			func(z *Zone) bool { return z.HasBan }, func(n *zoneNumbers) *atomic.Int64 { return &n.bansBegun }),
+		ofZones(prometheus.CounterValue, name("reserved_events_total",
+			"Events that requests of zones with settle were charged when they came. A request counts when it has ended."),
+			hasSettle, func(n *zoneNumbers) *atomic.Int64 { return &n.reservedEvents }),
+		ofZones(prometheus.CounterValue, name("settled_events_total",
+			"Events that the same requests were charged in the end: their true cost, or what they reserved if it is unknown."),
+			hasSettle, func(n *zoneNumbers) *atomic.Int64 { return &n.settledEvents }),
+		ofZones(prometheus.GaugeValue, name("in_flight", "Requests of this instance that hold a slot of concurrency."),
+			func(z *Zone) bool { return z.HasSlots }, func(n *zoneNumbers) *atomic.Int64 { return &n.inFlight }),
 		set(name("waiting", "Delayed requests, by what they wait for: limit, or slot (of concurrency)."), s.collectWaiting, "zone", "for"),
 		set(name("redis_queue", "Requests and corrections of charges that wait to be sent to Redis."), s.collectRedisQueue),
 		set(name("redis_connections", "Connections to Redis, by state: idle or in_use."), s.collectRedisConnections, "state"),
@@ -94,19 +108,19 @@ func collectOutcomes(set func(float64, ...string)) {
 	}
 }
 
-// collectRequests calls set with a number of the requests of each zone that has a feature, and with further labels. A
-// zone that has left the configuration is shown until its last request has ended.
-func (s Sources) collectRequests(
-	set func(float64, ...string), has func(Features) bool, number func(*zoneNumbers) *atomic.Int64, labels ...string,
+// collectNumbers calls set with a number of each zone that has an option, and with further labels. Of other zones, such
+// as those that have left the configuration, it leaves out 0.
+func (s Sources) collectNumbers(
+	set func(float64, ...string), has func(*Zone) bool, number func(*zoneNumbers) *atomic.Int64, labels ...string,
 ) {
 	values := make(map[string]int64)
-	for name, features := range s.Zones() {
-		if has(features) {
-			values[name] = 0
+	for _, z := range s.Zones() {
+		if has(z) {
+			values[z.Name] = 0
 		}
 	}
-	processZones.Range(func(name, g any) bool {
-		value, zone := number(g.(*zoneNumbers)).Load(), name.(string)
+	processZones.Range(func(name, n any) bool {
+		value, zone := number(n.(*zoneNumbers)).Load(), name.(string)
 		if _, shown := values[zone]; shown || value != 0 {
 			values[zone] = value
 		}
@@ -117,15 +131,11 @@ func (s Sources) collectRequests(
 	}
 }
 
-func (s Sources) collectInFlight(set func(float64, ...string)) {
-	s.collectRequests(set, func(f Features) bool { return f.Concurrency }, func(g *zoneNumbers) *atomic.Int64 { return &g.inFlight })
-}
-
 func (s Sources) collectWaiting(set func(float64, ...string)) {
-	forALimit := func(g *zoneNumbers) *atomic.Int64 { return &g.waitingForLimit }
-	forASlot := func(g *zoneNumbers) *atomic.Int64 { return &g.waitingForSlot }
-	s.collectRequests(set, func(f Features) bool { return f.Delay }, forALimit, forLimit)
-	s.collectRequests(set, func(f Features) bool { return f.SlotWait }, forASlot, forSlot)
+	forALimit := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForLimit }
+	forASlot := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForSlot }
+	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay }, forALimit, forLimit)
+	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay && z.HasSlots }, forASlot, forSlot)
 }
 
 func (s Sources) collectRedisQueue(set func(float64, ...string)) {

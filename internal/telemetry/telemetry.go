@@ -11,73 +11,43 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// process holds the counters of this process. They count for all configurations, and
-// survive reloads. Zones and outcomes are labels. Keys and addresses never are, because clients
+// The metrics of this process that this package counts itself; the others come from [Sources]. They count for all
+// configurations, and survive reloads. Zones and outcomes are labels. Keys and addresses never are, because clients
 // could make up any number of them.
-var process = newCounters()
-
-// counters are the metrics that this package counts itself. The others come from [Sources].
-type counters struct {
-	decision       *prometheus.HistogramVec
-	storeErrors    *prometheus.CounterVec
-	denyCacheHits  *prometheus.CounterVec
-	bansBegun      *prometheus.CounterVec
-	reservedEvents *prometheus.CounterVec
-	settledEvents  *prometheus.CounterVec
-	clockSteps     prometheus.Counter
-	redisSeconds   prometheus.Histogram
-	redisBatch     prometheus.Histogram
-}
+var (
+	decisionSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
+		Help:    "How long decisions took. All zones of a request are decided together.",
+		Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
+	}, []string{"zone"})
+	storeErrors = prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
+		"Requests that the store could not decide on, by reason: timeout, silent, connection, permission, reply, key, "+
+			"open, or busy (shed, though Redis works).")),
+		[]string{"reason"})
+	redisSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_seconds",
+		Help:    "How long messages to Redis took until the reply. A message has the requests that were waiting to be sent.",
+		Buckets: []float64{5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
+	})
+	redisBatch = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_batch_requests",
+		Help:    "How many requests were in one message to Redis. A correction of a charge counts as one request.",
+		Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256},
+	})
+	clockSteps = prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
+		"How often the clock of Redis stepped back by more than a second.")))
+)
 
 // name returns the full name of a metric, and its help.
 func name(name, help string) prometheus.Opts {
 	return prometheus.Opts{Namespace: "caddy", Subsystem: "rate_limit", Name: name, Help: help}
 }
 
-func newCounters() *counters {
-	return &counters{
-		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
-			Help:    "How long decisions took. All zones of a request are decided together.",
-			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
-		}, []string{"zone"}),
-		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
-			"Requests that the store could not decide on, by reason: timeout, silent, connection, permission, reply, key, "+
-				"open, or busy (shed, though Redis works).")),
-			[]string{"reason"}),
-		denyCacheHits: prometheus.NewCounterVec(prometheus.CounterOpts(name("deny_cache_hits_total",
-			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them.")),
-			[]string{"zone"}),
-		bansBegun: prometheus.NewCounterVec(prometheus.CounterOpts(name("bans_total",
-			"Bans that began on this instance, by denials or by operators.")),
-			[]string{"zone"}),
-		reservedEvents: prometheus.NewCounterVec(prometheus.CounterOpts(name("reserved_events_total",
-			"Events that requests of zones with settle were charged when they came. A request counts when it has ended.")),
-			[]string{"zone"}),
-		settledEvents: prometheus.NewCounterVec(prometheus.CounterOpts(name("settled_events_total",
-			"Events that the same requests were charged in the end: their true cost, or what they reserved if it is unknown.")),
-			[]string{"zone"}),
-		redisSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_seconds",
-			Help:    "How long messages to Redis took until the reply. A message has the requests that were waiting to be sent.",
-			Buckets: []float64{5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
-		}),
-		redisBatch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_batch_requests",
-			Help:    "How many requests were in one message to Redis. A correction of a charge counts as one request.",
-			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256},
-		}),
-		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
-			"How often the clock of Redis stepped back by more than a second."))),
-	}
-}
-
 // Register registers the metrics with the registry of a configuration. A registry that has them already keeps its
 // sources.
 func Register(registry prometheus.Registerer, sources Sources) error {
 	all := prometheus.NewRegistry() // which is registered as one collector
-	all.MustRegister(process.decision, process.storeErrors, process.denyCacheHits, process.bansBegun,
-		process.reservedEvents, process.settledEvents, process.clockSteps, process.redisSeconds, process.redisBatch)
+	all.MustRegister(decisionSeconds, storeErrors, clockSteps, redisSeconds, redisBatch)
 	all.MustRegister(sources.collectors()...)
 	err := registry.Register(all)
 	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {
@@ -89,28 +59,24 @@ func Register(registry prometheus.Registerer, sources Sources) error {
 // Forget sets to zero what is counted by zone or reason. Only tests call it: their configurations share a process, one
 // after the other.
 func Forget() {
-	process.decision.Reset()
-	for _, c := range []*prometheus.CounterVec{
-		process.storeErrors, process.denyCacheHits, process.bansBegun, process.reservedEvents, process.settledEvents,
-	} {
-		c.Reset()
-	}
+	decisionSeconds.Reset()
+	storeErrors.Reset()
 	processZones.Clear()
 	processHistory.forget()
 }
 
 // CountClockStep counts that the clock of Redis has stepped back.
-func CountClockStep() { process.clockSteps.Inc() }
+func CountClockStep() { clockSteps.Inc() }
 
 // CountRoundTrip counts a message to Redis: how long it took until the reply, and how many requests it had.
 func CountRoundTrip(took time.Duration, requests int) {
-	process.redisSeconds.Observe(took.Seconds())
-	process.redisBatch.Observe(float64(requests))
+	redisSeconds.Observe(took.Seconds())
+	redisBatch.Observe(float64(requests))
 }
 
 // CountStoreError counts an error of the store by its reason.
 func CountStoreError(err error) {
-	process.storeErrors.WithLabelValues(storeErrorReason(err)).Inc()
+	storeErrors.WithLabelValues(storeErrorReason(err)).Inc()
 }
 
 // storeErrorReason returns the reason of an error of the store: a short word.

@@ -53,8 +53,10 @@ func (c Counts) ByOutcome() map[string]int64 {
 // zoneNumbers are the numbers of the requests of all zones with one name. They stay until the process ends, because
 // requests outlive configurations.
 type zoneNumbers struct {
-	outcomes                                  [outcomeCount]atomic.Int64
-	inFlight, waitingForLimit, waitingForSlot atomic.Int64
+	outcomes                                                [outcomeCount]atomic.Int64
+	denyCacheHits, bansBegun, reservedEvents, settledEvents atomic.Int64
+	inFlight, waitingForLimit, waitingForSlot               atomic.Int64
+	decisionSeconds                                         prometheus.Observer
 }
 
 var processZones sync.Map // zone name → *zoneNumbers
@@ -73,79 +75,60 @@ func RequestCounts() map[string]Counts {
 	return all
 }
 
-// Zone holds the metrics of a zone. It is safe for concurrent use. The zone's first request creates the counters. So a
-// configuration that is rejected, or gets no requests, leaves no metrics behind.
+// Zone holds the metrics of a zone. It is safe for concurrent use. The zone's first request creates the numbers. So a
+// configuration that is rejected leaves no metrics behind.
 type Zone struct {
-	Name         string
-	Disabled     bool // nothing is counted
-	HasBan       bool // the zone has the option ban
-	HasSettle    bool // the zone has the option settle
-	lazyCounters atomic.Pointer[zoneCounters]
+	Name     string
+	Disabled bool // nothing is counted
+	// The options of the zone that have metrics.
+	HasSlots, HasDelay, HasBan, HasSettle bool
+
+	lazyNumbers atomic.Pointer[zoneNumbers]
 }
 
-// zoneCounters are the counters of a zone.
-type zoneCounters struct {
-	*zoneNumbers
-	decisionSeconds                                         prometheus.Observer
-	denyCacheHits, bansBegun, reservedEvents, settledEvents prometheus.Counter
-}
-
-// uncounted are the counters that nobody sees.
-var uncounted = func() zoneCounters {
-	c := prometheus.NewCounter(prometheus.CounterOpts{})
-	return zoneCounters{new(zoneNumbers), prometheus.ObserverFunc(func(float64) {}), c, c, c, c}
-}()
-
-// counters returns the counters. It creates them at the first call.
-func (m *Zone) counters() *zoneCounters {
-	if c := m.lazyCounters.Load(); c != nil {
-		return c
+// numbers returns the numbers of the zone. It creates them at the first call.
+func (m *Zone) numbers() *zoneNumbers {
+	if n := m.lazyNumbers.Load(); n != nil {
+		return n
 	}
-	c := uncounted
+	n := &zoneNumbers{decisionSeconds: prometheus.ObserverFunc(func(float64) {})}
 	if !m.Disabled {
-		numbers, _ := processZones.LoadOrStore(m.Name, new(zoneNumbers))
-		c.zoneNumbers = numbers.(*zoneNumbers)
-		c.decisionSeconds, c.denyCacheHits = process.decision.WithLabelValues(m.Name), process.denyCacheHits.WithLabelValues(m.Name)
-		if m.HasBan {
-			c.bansBegun = process.bansBegun.WithLabelValues(m.Name)
-		}
-		if m.HasSettle {
-			c.reservedEvents = process.reservedEvents.WithLabelValues(m.Name)
-			c.settledEvents = process.settledEvents.WithLabelValues(m.Name)
-		}
+		n.decisionSeconds = decisionSeconds.WithLabelValues(m.Name)
+		known, _ := processZones.LoadOrStore(m.Name, n)
+		n = known.(*zoneNumbers)
 	}
-	m.lazyCounters.Store(&c)
-	return &c
+	m.lazyNumbers.Store(n)
+	return n
 }
 
 // CountDecision counts a decision of the store, and how long it took.
 func (m *Zone) CountDecision(outcome Outcome, took time.Duration) {
-	m.counters().decisionSeconds.Observe(took.Seconds())
+	m.numbers().decisionSeconds.Observe(took.Seconds())
 	m.CountOutcome(outcome)
 }
 
 // CountOutcome counts an outcome without a decision of the store.
-func (m *Zone) CountOutcome(outcome Outcome) { m.counters().outcomes[outcome].Add(1) }
+func (m *Zone) CountOutcome(outcome Outcome) { m.numbers().outcomes[outcome].Add(1) }
 
 // CountDenyCacheHit counts a request that was denied without asking Redis.
-func (m *Zone) CountDenyCacheHit() { m.counters().denyCacheHits.Inc() }
+func (m *Zone) CountDenyCacheHit() { m.numbers().denyCacheHits.Add(1) }
 
 // CountCharge counts the charge of a request that has ended: the reserved events, and the settled ones that remain
 // charged.
 func (m *Zone) CountCharge(reserved, settled int64) {
-	c := m.counters()
-	c.reservedEvents.Add(float64(reserved))
-	c.settledEvents.Add(float64(settled))
+	n := m.numbers()
+	n.reservedEvents.Add(reserved)
+	n.settledEvents.Add(settled)
 }
 
 // CountInFlight counts n more requests that hold a slot. n is -1 for a request that has given it back.
-func (m *Zone) CountInFlight(n int64) { m.counters().inFlight.Add(n) }
+func (m *Zone) CountInFlight(n int64) { m.numbers().inFlight.Add(n) }
 
 // CountWaiting counts n more requests that a limit delays. n is -1 for a request whose delay has ended.
-func (m *Zone) CountWaiting(n int64) { m.counters().waitingForLimit.Add(n) }
+func (m *Zone) CountWaiting(n int64) { m.numbers().waitingForLimit.Add(n) }
 
 // CountWaitingForSlot counts n more requests that wait for a slot. n is -1 for a request whose wait has ended.
-func (m *Zone) CountWaitingForSlot(n int64) { m.counters().waitingForSlot.Add(n) }
+func (m *Zone) CountWaitingForSlot(n int64) { m.numbers().waitingForSlot.Add(n) }
 
 // CountBan counts a ban that begins now.
-func (m *Zone) CountBan() { m.counters().bansBegun.Inc() }
+func (m *Zone) CountBan() { m.numbers().bansBegun.Add(1) }

@@ -232,8 +232,8 @@ func compileOnStoreError(text string) (limiter.StoreErrorPolicy, error) {
 		return policy, nil
 	}
 	const maxDenominator = 1_000_000
-	part, ok := new(big.Rat).SetString(share)
-	if !ok || len(share) > 20 || strings.ContainsAny(share, "eEpPxX_") ||
+	part := new(big.Rat)
+	if len(share) > 20 || strings.ContainsAny(share, "eEpPxX_") || part.UnmarshalText([]byte(share)) != nil ||
 		part.Sign() <= 0 || part.Cmp(big.NewRat(1, 1)) > 0 || part.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
 		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", share)
 	}

@@ -81,6 +81,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"delay":{"max":"1s","held":5},"mode":"binary",` + limit), ""},
 		{zone(limit) + `,"storage":"anything"`, ""},
 		{zone(limit) + `,"on_store_error":"local 1e-999999999"`, "must be above 0 and at most 1"},
+		{zone(limit) + `,"on_store_error":"local 1e999999999"`, "must be above 0 and at most 1"},
 		{zone(`"max_body":{"bytes":"64KiB"},` + limit), `max_body.bytes must be a whole number, not "64KiB": write 65536`},
 		{zone(`"body_timeout":"1ms",` + limit), ""}, // which no server has
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},

@@ -133,7 +133,6 @@ func (a *App) Start() error {
 		go a.sweep()
 	}
 	for _, b := range a.backends {
-		b.outageLog.setUser(a.events, true)
 		go a.checkRedis(b)
 	}
 	return nil
@@ -151,9 +150,6 @@ func (a *App) Stop() error { return nil }
 func (a *App) Cleanup() error {
 	if a.denials != nil {
 		a.denials.Close()
-	}
-	for _, b := range a.backends {
-		b.outageLog.setUser(a.events, false)
 	}
 	var errs []error
 	for _, key := range a.poolKeys {

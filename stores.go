@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -80,29 +81,15 @@ const (
 type outageLog struct {
 	limiter.OutageCounts
 
+	events  atomic.Pointer[denials.Events] // of the last configuration that was loaded with the Redis
 	mu      sync.Mutex
-	users   map[*denials.Events]bool // the events of each configuration in force
-	outages map[string]outage        // the outages that last, by address
+	outages map[string]outage // the outages that last, by address
 }
 
 // outage holds the beginning of an outage, and the counts of [outageLog] at that time.
 type outage struct {
 	at                     time.Time
 	local, allowed, denied int64
-}
-
-// setUser remembers whether a configuration in force uses the Redis.
-func (o *outageLog) setUser(events *denials.Events, uses bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !uses {
-		delete(o.users, events)
-		return
-	}
-	if o.users == nil {
-		o.users = make(map[*denials.Events]bool)
-	}
-	o.users[events] = true
 }
 
 // log logs that the Redis at an address fails or, if failure is nil, works again.
@@ -117,7 +104,7 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		o.outages[address] = now
 		logger.Warn("Redis fails, and is not asked until it works again: meanwhile on_store_error decides, which is local by default",
 			zap.String("address", address), zap.Error(failure))
-		o.emitLocked(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
+		o.events.Load().Add(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
 		return
 	}
 	began, known := o.outages[address]
@@ -131,24 +118,10 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		zap.Int64("requests_decided_locally", local),
 		zap.Int64("requests_passed_unlimited", allowed),
 		zap.Int64("requests_answered_503", denied))
-	o.emitLocked(eventStoreUp, map[string]any{
+	o.events.Load().Add(eventStoreUp, map[string]any{
 		"address": address, "outage": length,
 		"requests_decided_locally": local, "requests_passed_unlimited": allowed, "requests_answered_503": denied,
 	})
-}
-
-// emitLocked emits an event in the configuration in force. If that one doesn't use the Redis, a
-// configuration that is being loaded does.
-func (o *outageLog) emitLocked(name string, data map[string]any) {
-	events := activeEvents()
-	if !o.users[events] {
-		for events = range o.users {
-			break
-		}
-	}
-	if events != nil {
-		events.Add(name, data)
-	}
 }
 
 // status returns the state of the Redis for the admin API.
@@ -346,6 +319,7 @@ func (a *App) acquireBackend(o redisstore.Options) (*redisBackend, error) {
 	}
 	a.poolKeys = append(a.poolKeys, o)
 	a.backends[o] = b.(*redisBackend)
+	a.backends[o].outageLog.events.Store(a.events)
 	return a.backends[o], nil
 }
 

@@ -70,6 +70,7 @@ const maxQueuedEvents = 1000
 // the configuration has ended, they go to the Events that successor returns, or are dropped if it returns nil.
 func NewEvents(ctx caddy.Context, app *caddyevents.App, successor func() *Events) (*Events, error) {
 	q := &Events{ctx: ctx, app: app, successor: successor, logger: ctx.Logger()}
+	context.AfterFunc(ctx, q.start) // events of a configuration that never started go to the successor, too
 	return q, app.On("started", whenStarted(q.start))
 }
 

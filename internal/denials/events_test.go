@@ -145,23 +145,21 @@ func (f handleFunc) Handle(_ context.Context, e caddy.Event) error {
 func TestEventsOfEnded(t *testing.T) {
 	for _, own := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			q, _ := newTestEvents(t)
+			q, ownApp := newTestEvents(t)
 			next, app := newTestEvents(t)
 			var got []int
 			handle(t, app, eventExceeded, func(n int) { got = append(got, n) })
 			next.start()
-			ended, end := caddy.NewContext(q.ctx)
-			end()
-			q.ctx = ended
 			asked := 0
-			q.successor = func() *Events {
+			ctx, end := caddy.NewContext(q.ctx)
+			q, _ = NewEvents(ctx, ownApp, func() *Events {
 				if asked++; own && asked < 10 { // without this bound, a fault would go on for ever
 					return q
 				}
 				return next
-			}
+			})
 			add(q, eventExceeded, 7)
-			q.start()
+			end() // before it has started
 			synctest.Wait()
 			want := []int{7}
 			if own {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -83,7 +84,7 @@ func (state *State) hold(ctx context.Context, delay algorithms.Micros) error {
 
 // sleep waits for the delay, or until the client leaves.
 func (state *State) sleep(ctx context.Context, delay algorithms.Micros) error {
-	defer state.trace.WaitForLimit(ctx)()
+	defer state.trace.Wait(ctx, telemetry.ForLimit)()
 	state.countWaiting(1)
 	defer state.countWaiting(-1)
 	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
 
 // ProcessSlotLines are the lines of the limiters whose store is in memory. A backend has its own.
@@ -39,6 +40,7 @@ func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.
 			if woken == nil {
 				woken = make(chan struct{}, 1)
 				w.Wake = wakeBy(woken)
+				defer state.trace.Wait(ctx, telemetry.ForSlot)() // once
 			}
 			if next, err = state.awaitTurn(ctx, zone, woken); err != nil {
 				return false, took, err
@@ -73,7 +75,6 @@ func wakeBy(woken chan<- struct{}) func(algorithms.Micros) {
 func (state *State) awaitTurn(ctx context.Context, zone int, woken <-chan struct{}) (next lines.Step, err error) {
 	slots, w := state.Limiter.SlotLines, &state.Wait
 	slots.Join(w, zone, instantOf(time.Now()))
-	state.trace.WaitForSlot(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer func() { state.Entries[w.Line()].waited = true }()

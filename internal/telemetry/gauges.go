@@ -28,8 +28,8 @@ func (g metricSet) Collect(ch chan<- prometheus.Metric) {
 
 // The values of the label "for", which traces have, too.
 const (
-	forLimit = "limit"
-	forSlot  = "slot"
+	ForLimit = "limit"
+	ForSlot  = "slot"
 )
 
 // Sources are the functions that gauges ask for their values. They can be called at the same time.
@@ -134,8 +134,8 @@ func (s Sources) collectNumbers(
 func (s Sources) collectWaiting(set func(float64, ...string)) {
 	forALimit := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForLimit }
 	forASlot := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForSlot }
-	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay }, forALimit, forLimit)
-	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay && z.HasSlots }, forASlot, forSlot)
+	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay }, forALimit, ForLimit)
+	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay && z.HasSlots }, forASlot, ForSlot)
 }
 
 func (s Sources) collectRedisQueue(set func(float64, ...string)) {

@@ -38,9 +38,8 @@ func zoneAttribute(zone, name string) attribute.Key {
 // Trace adds a request's evaluation to the trace of the request. A nil Trace does
 // nothing: it stands for a request without a span, or with a span that isn't recorded.
 type Trace struct {
-	span     trace.Span // of the request
-	tracer   trace.Tracer
-	slotWait trace.Span // nil unless the request waits for a slot
+	span   trace.Span // of the request
+	tracer trace.Tracer
 }
 
 // NewTrace returns the trace of the request with this context. It returns nil if the request isn't traced.
@@ -67,14 +66,10 @@ type Decision struct {
 	Err       error           // not nil: the store could not decide
 }
 
-// EndDecision ends the span of a decision, and of the wait for a slot within it. ctx is the context of the request.
+// EndDecision ends the span of a decision. ctx is the context of the request.
 func (t *Trace) EndDecision(ctx context.Context, span trace.Span, d Decision) {
 	if t == nil {
 		return
-	}
-	if t.slotWait != nil {
-		t.slotWait.End()
-		t.slotWait = nil
 	}
 	decidedBy := "memory"
 	switch {
@@ -93,20 +88,12 @@ func (t *Trace) EndDecision(ctx context.Context, span trace.Span, d Decision) {
 	span.End()
 }
 
-// WaitForSlot starts the span of the wait for a slot, which ends with the decision. Later calls for
-// the same decision do nothing.
-func (t *Trace) WaitForSlot(ctx context.Context) {
-	if t != nil && t.slotWait == nil {
-		_, t.slotWait = t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(forSlot)))
-	}
-}
-
-// WaitForLimit starts the span of the delay by limits, and returns a function that ends it.
-func (t *Trace) WaitForLimit(ctx context.Context) (end func()) {
+// Wait starts the span of a wait for a slot or a limit, and returns a function that ends it.
+func (t *Trace) Wait(ctx context.Context, awaited string) (end func()) {
 	if t == nil {
 		return func() {}
 	}
-	_, span := t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(forLimit)))
+	_, span := t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(awaited)))
 	return func() { span.End() }
 }
 

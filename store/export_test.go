@@ -8,7 +8,7 @@ func (c *DenyCache) Denials() (n int) {
 	return n
 }
 
-// Zones returns the number of zones that use memory.
+// Zones returns the number of known zones.
 func (m *SharedMemory) Zones() int {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
@@ -23,13 +23,6 @@ func (m *SharedMemory) ZoneKeys() (sum int64) {
 		sum += z.weight.Load()
 	}
 	return sum
-}
-
-// ZoneNumbers returns the largest number of zones so far.
-func (m *SharedMemory) ZoneNumbers() int {
-	m.zones.mu.Lock()
-	defer m.zones.mu.Unlock()
-	return len(m.zones.byNumber)
 }
 
 // SharedBudgets returns the number of budgets that are shared by keys without room.

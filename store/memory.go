@@ -89,7 +89,6 @@ func (m *SharedMemory) SweepAt(now algorithms.Micros) {
 			s.mu.Unlock()
 		}
 	}
-	m.zones.sweep()
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
 	// A request reads the clock before it locks this shard. A budget that has expired since then
@@ -99,7 +98,7 @@ func (m *SharedMemory) SweepAt(now algorithms.Micros) {
 
 // subtractWeight subtracts the weight of a dropped budget.
 func (m *SharedMemory) subtractWeight(zoneNumber uint32, weight int64) {
-	m.zones.addWeight(m.zones.zoneByNumber(zoneNumber), -weight)
+	m.zones.zoneByNumber(zoneNumber).weight.Add(-weight)
 	m.weight.Add(-weight)
 }
 

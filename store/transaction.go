@@ -351,11 +351,8 @@ func (tx *transaction) reclaim(zone *zoneUsage) bool {
 // save saves an entry in its shard until it expires, and counts its weight.
 func (tx *transaction) save(e *entry, expires algorithms.Micros) {
 	if delta := weightOf(e.state, e.label) - e.weight; delta != 0 && e.zone != nil {
-		zone := e.zone
-		if e.exists {
-			zone = tx.shared.zones.zoneByNumber(e.zoneNumber)
-		}
-		e.zoneNumber = tx.shared.zones.addWeight(zone, delta).number
+		e.zoneNumber = e.zone.number
+		e.zone.weight.Add(delta)
 		tx.shared.weight.Add(delta)
 	}
 	e.expires = expires

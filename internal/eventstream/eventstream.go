@@ -14,8 +14,10 @@ import "bytes"
 // [HTML standard]: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 type Reader struct {
 	events  Events
-	state   state
-	matched int  // how many bytes of a byte order mark or of the field name data have been read
+	line    lineKind // unknown until its head is read
+	head    [maxHead]byte
+	length  int  // of the head so far
+	begun   bool // the kind of the first line is known, so no byte order mark can follow
 	afterCR bool // the last byte was CR, so LF would belong to the same end of a line
 	hasData bool // the current event has data
 }
@@ -28,21 +30,20 @@ type Events interface {
 	End()
 }
 
-// state says what the next byte belongs to.
-type state uint8
+// lineKind is what a line has.
+type lineKind uint8
 
 const (
-	atStart    state = iota // of the stream, where a byte order mark can be
-	atLine                  // the beginning of a line
-	inName                  // a field name that may become data
-	afterColon              // the value of data, where one space is skipped
-	inData                  // the value of data
-	inRest                  // the rest of a line that is a comment or another field
+	unknownLine lineKind = iota
+	emptyLine
+	dataLine
+	otherLine // a comment or another field
 )
 
 const (
 	byteOrderMark = "\xEF\xBB\xBF"
-	dataField     = "data"
+	// maxHead is how many bytes of a line show its kind.
+	maxHead = len(byteOrderMark + "data: ")
 )
 
 var lineFeed = []byte("\n")
@@ -52,91 +53,73 @@ func NewReader(events Events) *Reader { return &Reader{events: events} }
 
 // Write reads the next piece of the stream. It returns no error, because every text is an event stream.
 func (r *Reader) Write(p []byte) (int, error) {
-	for n := 0; n < len(p); {
-		if r.state == inData || r.state == inRest {
-			length := lengthOfLine(p[n:])
-			if r.state == inData && length > 0 {
-				r.events.Data(p[n : n+length])
-			}
-			if n += length; n == len(p) {
-				break
-			}
+	for rest := p; len(rest) > 0; {
+		end := bytes.IndexAny(rest, "\r\n")
+		if end < 0 {
+			r.afterCR = false
+			r.readLine(rest)
+			break
 		}
-		if r.read(p[n]) {
-			n++
+		if end > 0 || rest[0] != '\n' || !r.afterCR {
+			r.readLine(rest[:end])
+			r.endLine()
 		}
+		r.afterCR = rest[end] == '\r'
+		rest = rest[end+1:]
 	}
 	return len(p), nil
 }
 
-// lengthOfLine returns the length of the line at the beginning of p.
-func lengthOfLine(p []byte) int {
-	if end := bytes.IndexAny(p, "\r\n"); end >= 0 {
-		return end
+// readLine reads a piece of a line.
+func (r *Reader) readLine(piece []byte) {
+	if r.line == unknownLine {
+		n := copy(r.head[r.length:], piece)
+		if r.length += n; r.length < maxHead {
+			return
+		}
+		r.readHead()
+		piece = piece[n:]
 	}
-	return len(p)
+	if r.line == dataLine && len(piece) > 0 {
+		r.events.Data(piece)
+	}
 }
 
-// read reads a byte, or reports false if the byte must be read again in another state.
-func (r *Reader) read(c byte) bool {
-	if c == '\n' && r.afterCR {
-		r.afterCR = false
-		return true
+// readHead finds the kind of a line by its head, and passes on the data in the head. A field without a colon has an
+// empty value.
+func (r *Reader) readHead() {
+	head := r.head[:r.length]
+	if !r.begun {
+		head = bytes.TrimPrefix(head, []byte(byteOrderMark))
 	}
-	r.afterCR = c == '\r'
-	if c == '\n' || c == '\r' {
-		r.endLine()
-		return true
-	}
-	switch r.state {
-	case atStart:
-		if c != byteOrderMark[r.matched] {
-			if r.state = inRest; r.matched == 0 {
-				r.state = atLine
-			}
-			return false
+	r.begun, r.length = true, 0
+	name, value, _ := bytes.Cut(head, []byte(":"))
+	switch {
+	case len(head) == 0:
+		r.line = emptyLine
+	case string(name) != "data":
+		r.line = otherLine
+	default:
+		if r.hasData {
+			r.events.Data(lineFeed)
 		}
-		if r.matched++; r.matched == len(byteOrderMark) {
-			r.state = atLine
+		r.line, r.hasData = dataLine, true
+		if value = bytes.TrimPrefix(value, []byte(" ")); len(value) > 0 {
+			r.events.Data(value)
 		}
-	case atLine:
-		r.state, r.matched = inName, 0
-		return false
-	case inName:
-		switch {
-		case r.matched < len(dataField) && c == dataField[r.matched]:
-			r.matched++
-		case r.matched == len(dataField) && c == ':':
-			r.beginData()
-			r.state = afterColon
-		default:
-			r.state = inRest
-		}
-	case afterColon:
-		r.state = inData
-		return c == ' '
 	}
-	return true
-}
-
-// beginData begins a line of data.
-func (r *Reader) beginData() {
-	if r.hasData {
-		r.events.Data(lineFeed)
-	}
-	r.hasData = true
 }
 
 // endLine ends a line. An empty line ends the event.
 func (r *Reader) endLine() {
-	switch {
-	case r.state == atLine:
+	if r.line == unknownLine {
+		r.readHead()
+	}
+	if r.line == emptyLine {
 		if r.hasData {
 			r.events.End()
 		}
 		r.hasData = false
-	case r.state == inName && r.matched == len(dataField): // a field without a colon has an empty value
-		r.beginData()
 	}
-	r.state = atLine
+	r.line = unknownLine
 }

@@ -40,7 +40,7 @@ func (s Set) WithBan() Set { return s | banBit }
 func (s Set) WithSlots() Set { return s | slotsBit }
 
 // Script returns the Redis script that carries out operations on limits, bans and slots in the
-// set. It mirrors [Take], [Refund] and [Slots]. operations.lua documents its message and its reply.
+// set. It mirrors [Take] and [Refund]. operations.lua documents its message and its reply.
 func (s Set) Script() string { return s.compose(operationsLua) }
 
 // ChangeScript returns the Redis script that forgets budgets, and sets bans and overrides.

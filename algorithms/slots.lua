@@ -1,5 +1,5 @@
 
--- slots: see slots.go.
+-- slots: see Slots in package wiretest, its other half, which only tests need.
 --
 -- state   32 bytes per instance: id (16 bytes), count, expires (µs)
 --

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -35,7 +36,7 @@ type program struct {
 type zoneState struct {
 	budgets []algorithms.State // of its limits
 	ban     algorithms.State
-	slots   algorithms.Slots
+	slots   wiretest.Slots
 }
 
 // step asks some zones about one request, and corrects an earlier one.
@@ -340,7 +341,7 @@ func (p *program) decide(s step) {
 	requests := make([]algorithms.Request, len(s.zones))
 	s.want = make([]store.Outcome, len(p.requests))
 	stepped := make([]bool, len(requests))
-	living := make([]algorithms.Slots, len(requests))
+	living := make([]wiretest.Slots, len(requests))
 	for i, z := range s.zones {
 		q, r, of := p.requests[z], &requests[i], &p.states[z]
 		*r = algorithms.Request{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow, Peek: s.peeks[z]}

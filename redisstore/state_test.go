@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -45,16 +46,16 @@ func (p *program) statesDiffer(client *redis.Client) (string, error) {
 }
 
 // slotsDifference compares slots with what is stored of them.
-func (p *program) slotsDifference(client *redis.Client, key string, want algorithms.Slots) (string, error) {
+func (p *program) slotsDifference(client *redis.Client, key string, want wiretest.Slots) (string, error) {
 	stored, _ := client.Get(context.Background(), key).Bytes()
-	got, err := algorithms.ReadSlots(nil, stored)
+	got, err := wiretest.ReadSlots(nil, stored)
 	if err != nil {
 		return fmt.Sprintf("slots at %s: %v", key, err), nil
 	}
 	// A count that was 0 for a moment is the last one in Go, and where it was in Lua.
-	want = slices.DeleteFunc(slices.Clone(want), func(i algorithms.InstanceSlots) bool { return i.Count == 0 })
-	for _, s := range []algorithms.Slots{got, want} {
-		slices.SortFunc(s, func(a, b algorithms.InstanceSlots) int { return bytes.Compare(a.Instance[:], b.Instance[:]) })
+	want = slices.DeleteFunc(slices.Clone(want), func(i wiretest.InstanceSlots) bool { return i.Count == 0 })
+	for _, s := range []wiretest.Slots{got, want} {
+		slices.SortFunc(s, func(a, b wiretest.InstanceSlots) int { return bytes.Compare(a.Instance[:], b.Instance[:]) })
 	}
 	if !slices.Equal(got, want) {
 		return fmt.Sprintf("slots at %s: Go %v, Lua %v", key, want, got), nil

@@ -37,7 +37,7 @@ func (r *replay) findLimit(m execution, b wiretest.Budget) (*algorithms.Limit, e
 }
 
 // livingSlots returns the counts of slots that have not expired.
-func (r *replay) livingSlots(m execution, name string) algorithms.Slots {
+func (r *replay) livingSlots(m execution, name string) wiretest.Slots {
 	counts, steppedBack := slices.Clone(r.valueAt(name).slots).Living(m.at, m.head.SlotsExpiry)
 	if steppedBack {
 		r.addDifference("%s: a count of slots expires in more than %d", name, m.head.SlotsExpiry)

@@ -39,7 +39,7 @@ type receipt struct {
 
 // Replay closes the relay, repeats all recorded operations in Go, and returns a report. It plays the
 // operations in the order of their instants, and at these instants, through [algorithms.Take],
-// [algorithms.Refund], [algorithms.Slots] and [algorithms.Ban]. It compares every reply of Redis with the
+// [algorithms.Refund], [wiretest.Slots] and [algorithms.Ban]. It compares every reply of Redis with the
 // result in Go, and finally the values in Redis with those in Go. Each Redis process starts without values.
 //
 // zones have all Limits, Slots and Bans that operations may be about, including limits scaled by a factor.

@@ -15,14 +15,14 @@ import (
 // expectedTake is a take as the functions in Go decide it, with an entry per zone.
 type expectedTake struct {
 	requests []algorithms.Request
-	names    [][]string         // of the budgets
-	slots    []algorithms.Slots // per request that has some
+	names    [][]string       // of the budgets
+	slots    []wiretest.Slots // per request that has some
 }
 
 // prepareTake returns the requests of a take, with the values of its keys. It returns an error for limits, slots
 // and bans that no zone has.
 func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, error) {
-	t := &expectedTake{slots: make([]algorithms.Slots, len(take.Zones))}
+	t := &expectedTake{slots: make([]wiretest.Slots, len(take.Zones))}
 	for i := range take.Zones {
 		z := &take.Zones[i]
 		q := algorithms.Request{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow, Peek: z.Peek}

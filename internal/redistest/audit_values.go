@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 )
 
 // value is the value of a key, in Go: the state of a limit or of a ban, slots, or an override.
@@ -15,7 +16,7 @@ type value struct {
 	limit *algorithms.Limit // nil if there is none
 	ban   *algorithms.Ban
 	state algorithms.State
-	slots algorithms.Slots
+	slots wiretest.Slots
 	text  string
 	// expires is the instant at which Redis drops the key. It is 0 if this makes no difference.
 	expires algorithms.Micros

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-const table, arithmetic, take = "slots.go", "../../../algorithms/slots.go", "../../../algorithms/take.go"
+const table, arithmetic, take = "slots.go", "../../../internal/wire/wiretest/slots.go", "../../../algorithms/take.go"
 
 // brokenRule is a rule of the Table or of the arithmetic, and a change of a function that breaks it.
 type brokenRule struct{ rule, file, old, broken string }
@@ -99,8 +99,8 @@ func compileBroken(t *testing.T) brokenProgram {
 	for _, file := range []string{table, arithmetic, take} {
 		overlay(file, withBrokenRules(t, file))
 	}
-	for file, of := range map[string]string{"broken.go": "slots", "../../../algorithms/broken.go": "algorithms"} {
-		overlay(file, "package "+of+`
+	for file, of := range map[string]string{table: "slots", arithmetic: "wiretest", take: "algorithms"} {
+		overlay(filepath.Join(filepath.Dir(file), "broken.go"), "package "+of+`
 			import ("os"; "strconv")
 			var brokenRule, _ = strconv.Atoi(os.Getenv("BROKEN_RULE"))`)
 	}

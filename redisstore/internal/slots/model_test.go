@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/slots"
 )
 
@@ -290,7 +291,7 @@ func (m *model) run(msg *message) {
 		return
 	}
 	k := m.keys[msg.key]
-	s, err := algorithms.ReadSlots(nil, m.redis[msg.key])
+	s, err := wiretest.ReadSlots(nil, m.redis[msg.key])
 	if err != nil {
 		m.violated("Redis has %x: %v", m.redis[msg.key], err)
 	}
@@ -462,8 +463,8 @@ func (m *model) check() {
 	}
 }
 
-func (m *model) stored(name string) algorithms.Slots {
-	s, err := algorithms.ReadSlots(nil, m.redis[name])
+func (m *model) stored(name string) wiretest.Slots {
+	s, err := wiretest.ReadSlots(nil, m.redis[name])
 	if err != nil {
 		m.violated("Redis has %x: %v", m.redis[name], err)
 	}

@@ -1,4 +1,4 @@
-package algorithms_test
+package wiretest_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 )
 
 var slotsInstances = [3]algorithms.Instance{{1}, {2, 255}, {15: 3}}
@@ -39,7 +40,7 @@ func TestSlots(t *testing.T) {
 		{at: 50, instance: 1, set: 0, want: "found 0", state: ""},
 	} {
 		now, instance := step.at*second, slotsInstances[step.instance]
-		s, err := algorithms.ReadSlots(nil, stored)
+		s, err := wiretest.ReadSlots(nil, stored)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +60,7 @@ func TestSlots(t *testing.T) {
 		}
 		var state []string
 		stored, _ = s.AppendBinary(nil)
-		s, _ = algorithms.ReadSlots(nil, stored)
+		s, _ = wiretest.ReadSlots(nil, stored)
 		for _, i := range s {
 			state = append(state, fmt.Sprintf("%d:%d@%d", slices.Index(slotsInstances[:], i.Instance), i.Count, i.Expires/second))
 		}
@@ -72,13 +73,13 @@ func TestSlots(t *testing.T) {
 // A clock that was set back shortens expiries to those of a write now, and only then the state is
 // to be stored although nothing else changes.
 func TestSlotsSteppedBack(t *testing.T) {
-	s := algorithms.Slots{{Count: 1, Expires: 100}, {Count: 2, Expires: 30}, {Count: 3, Expires: 10}}
+	s := wiretest.Slots{{Count: 1, Expires: 100}, {Count: 2, Expires: 30}, {Count: 3, Expires: 10}}
 	living, steppedBack := slices.Clone(s).Living(10, 90)
 	if want := s[:2]; steppedBack || !slices.Equal(living, want) {
 		t.Errorf("%v, %v, want %v", living, steppedBack, want)
 	}
 	living, steppedBack = slices.Clone(s).Living(9, 90)
-	if want := (algorithms.Slots{{Count: 1, Expires: 99}, s[1], s[2]}); !steppedBack || !slices.Equal(living, want) {
+	if want := (wiretest.Slots{{Count: 1, Expires: 99}, s[1], s[2]}); !steppedBack || !slices.Equal(living, want) {
 		t.Errorf("%v, %v, want %v", living, steppedBack, want)
 	}
 	if at := living.Expires(); at != 99 {
@@ -88,25 +89,25 @@ func TestSlotsSteppedBack(t *testing.T) {
 
 func TestReadSlots(t *testing.T) {
 	stored := func(count, expires int64) []byte {
-		b, _ := algorithms.Slots{{Count: count, Expires: expires}}.AppendBinary(nil)
+		b, _ := wiretest.Slots{{Count: count, Expires: expires}}.AppendBinary(nil)
 		return b
 	}
 	for _, foreign := range [][]byte{
 		make([]byte, 31), make([]byte, 33), stored(-1, 0), stored(1<<31, 0), stored(1, -1), stored(1, algorithms.Forever+1),
 	} {
-		if s, err := algorithms.ReadSlots(nil, foreign); err == nil {
+		if s, err := wiretest.ReadSlots(nil, foreign); err == nil {
 			t.Errorf("%x is read as %v", foreign, s)
 		}
 	}
-	if s, err := algorithms.ReadSlots(nil, stored(1<<31-1, algorithms.Forever)); err != nil || len(s) != 1 {
+	if s, err := wiretest.ReadSlots(nil, stored(1<<31-1, algorithms.Forever)); err != nil || len(s) != 1 {
 		t.Errorf("%v, %v", s, err)
 	}
-	want := algorithms.Slots{}
+	want := wiretest.Slots{}
 	for range 100 {
-		want = append(want, algorithms.InstanceSlots{Instance: algorithms.Instance{byte(rand.Uint32())}, Count: 1 + rand.Int64N(1<<31-1), Expires: rand.Int64N(1 << 53)})
+		want = append(want, wiretest.InstanceSlots{Instance: algorithms.Instance{byte(rand.Uint32())}, Count: 1 + rand.Int64N(1<<31-1), Expires: rand.Int64N(1 << 53)})
 	}
 	b, _ := want.AppendBinary(nil)
-	if got, err := algorithms.ReadSlots(nil, b); err != nil || !slices.Equal(got, want) {
+	if got, err := wiretest.ReadSlots(nil, b); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 }

@@ -52,22 +52,32 @@ func (p *Places) Taken() (places int64, keys int) {
 	return p.taken, len(p.byKey)
 }
 
+// change changes the places of a key, and gives back the charges that can be given back then.
+func (p *Places) change(key string, changed func(keyPlaces) keyPlaces) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.byKey[key]
+	k := p.refundAbandoned(changed(before))
+	p.taken += k.taken - before.taken
+	if k.taken > 0 {
+		p.byKey[key] = k
+	} else {
+		delete(p.byKey, key)
+	}
+}
+
 // reserve takes a place for a request of a key, and reports whether one was free. A key
 // gets another place only while more places are free than the key has. So it leaves some for
 // other keys: one key alone gets half of the places, two keys get a third each. If all
 // requests have the same key, that key gets all places.
-func (o *Policy) reserve(key string) bool {
-	p := o.Places
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	k := p.byKey[key]
-	if !o.isFree(k) {
-		return false
-	}
-	p.taken++
-	k.taken++
-	p.byKey[key] = k
-	return true
+func (o *Policy) reserve(key string) (reserved bool) {
+	o.Places.change(key, func(k keyPlaces) keyPlaces {
+		if reserved = o.isFree(k); reserved {
+			k.taken++
+		}
+		return k
+	})
+	return reserved
 }
 
 // hasPlace reports whether reserve would take a place.
@@ -85,21 +95,19 @@ func (o *Policy) isFree(k keyPlaces) bool {
 
 // release gives back the place of a request that was decided and isn't held.
 func (p *Places) release(key string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	k := p.byKey[key]
-	p.free(&k, 1)
-	p.set(key, k)
+	p.change(key, func(k keyPlaces) keyPlaces {
+		k.taken--
+		return k
+	})
 }
 
 // addAwaiting records that n more requests that have a place wait for a slot. They aren't charged meanwhile. n is -1 for a
 // request that no longer waits.
 func (p *Places) addAwaiting(key string, n int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	k := p.byKey[key]
-	k.awaiting += n
-	p.set(key, k)
+	p.change(key, func(k keyPlaces) keyPlaces {
+		k.awaiting += n
+		return k
+	})
 }
 
 // hold puts a charged request into the line of its key, on the place that was reserved for it.
@@ -107,15 +115,14 @@ func (p *Places) addAwaiting(key string, n int64) {
 // stands.
 func (p *Places) hold(owner any, r store.Request) *heldRequest {
 	held := &heldRequest{owner: owner, request: r}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	k := p.byKey[r.Key]
-	at := len(k.line)
-	for at > 0 && k.line[at-1].isChargedAfter(held) {
-		at--
-	}
-	k.line = slices.Insert(k.line, at, held)
-	p.set(r.Key, k)
+	p.change(r.Key, func(k keyPlaces) keyPlaces {
+		at := len(k.line)
+		for at > 0 && k.line[at-1].isChargedAfter(held) {
+			at--
+		}
+		k.line = slices.Insert(k.line, at, held)
+		return k
+	})
 	return held
 }
 
@@ -129,44 +136,33 @@ func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
 }
 
 // pass removes a request whose time has come. It also removes the abandoned requests before
-// it, because their charges are in the past and can't be given back.
+// it, because their charges are in the past and can't be given back. Those that wait for another limit remain.
 func (p *Places) pass(h *heldRequest) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	k := p.byKey[h.request.Key]
-	end := slices.Index(k.line, h) + 1
-	remaining := slices.DeleteFunc(slices.Clone(k.line[:end]), func(other *heldRequest) bool { return other == h || other.abandoned })
-	k.line = slices.Replace(k.line, 0, end, remaining...) // those that wait for another limit remain
-	p.free(&k, end-len(remaining))
-	p.set(h.request.Key, k)
+	p.change(h.request.Key, func(k keyPlaces) keyPlaces {
+		end := slices.Index(k.line, h) + 1
+		remaining := slices.DeleteFunc(slices.Clone(k.line[:end]), func(other *heldRequest) bool { return other == h || other.abandoned })
+		k.line = slices.Replace(k.line, 0, end, remaining...)
+		k.taken -= int64(end - len(remaining))
+		return k
+	})
 }
 
 // abandon marks a request whose client has left. The place can outlive the caller's request, so it keeps a copy of the
 // decisions, and not the caller's memory around them.
 func (p *Places) abandon(h *heldRequest) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h.abandoned = true
-	h.request.Outcome.Decisions = slices.Clone(h.request.Outcome.Decisions)
-	p.set(h.request.Key, p.byKey[h.request.Key])
+	p.change(h.request.Key, func(k keyPlaces) keyPlaces {
+		h.abandoned = true
+		h.request.Outcome.Decisions = slices.Clone(h.request.Outcome.Decisions)
+		return k
+	})
 }
 
-// set changes the places of a key, after it has given back the charges that can be given back now.
-func (p *Places) set(key string, k keyPlaces) {
-	p.refundAbandoned(&k)
-	if k.taken > 0 {
-		p.byKey[key] = k
-	} else {
-		delete(p.byKey, key)
-	}
-}
-
-// refundAbandoned gives back the charges of the abandoned requests at the end of a key's
-// line. The newest is first, so that each finds its budget as it left it. Nothing happens while a
-// request of the key is being decided, because that request may be charged behind them.
-func (p *Places) refundAbandoned(k *keyPlaces) {
+// refundAbandoned gives back the charges of the abandoned requests at the end of a key's line, and returns the places
+// without them. The newest is first, so that each finds its budget as it left it. Nothing happens while a request of
+// the key is being decided, because that request may be charged behind them.
+func (p *Places) refundAbandoned(k keyPlaces) keyPlaces {
 	if k.taken-k.awaiting != int64(len(k.line)) {
-		return
+		return k
 	}
 	for n := len(k.line); n > 0 && k.line[n-1].abandoned; n = len(k.line) {
 		owner := k.line[n-1].owner
@@ -177,12 +173,7 @@ func (p *Places) refundAbandoned(k *keyPlaces) {
 		}
 		p.refund(owner, corrections)
 		k.line = slices.Delete(k.line, n, len(k.line))
-		p.free(k, len(corrections))
+		k.taken -= int64(len(corrections))
 	}
-}
-
-// free frees n places of a key.
-func (p *Places) free(k *keyPlaces, n int) {
-	p.taken -= int64(n)
-	k.taken -= int64(n)
+	return k
 }

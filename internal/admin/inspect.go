@@ -55,11 +55,26 @@ func (z *Zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) erro
 // inspectKeyWith adds the state of a key. override is the run-time override that the store is expected to have;
 // if it has another one, the error is an [store.OverriddenError].
 func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *adminapi.Key) error {
-	overrideInForce, sets := z.limitSetsInForce(key, override)
-	v.Override = overrideInForce
-	requests, alternatives := z.peekRequests(key, override, sets)
-	if len(requests) == 0 {
-		return nil
+	network, isNetwork := keys.ParseNetwork(key)
+	inForce, overriding := overrideInForce(z.Zone, key, network, override)
+	requests, sets := make([]store.Request, len(z.Keys)), make([][]limiter.NamedSet, len(z.Keys)) // by alternative
+	for i := range z.Keys {
+		sets[i] = z.SetsWithoutOverrides()
+		if z.Keys[i].AcceptsOverride(isNetwork) { // one of an address is only for address placeholders
+			if overriding != nil {
+				sets[i] = []limiter.NamedSet{{LimitSet: overriding}}
+			}
+			if z.RuntimeOverrides {
+				requests[0].Override = &store.Override{Text: override}
+			}
+		}
+		// The request is a shadow, so no cache of denials keeps it from the store. All sets have the same slots.
+		r := &requests[i]
+		r.Zone, r.Key, r.Peek, r.Shadow = z.Name, z.ShortKey(key), true, true
+		r.Limits, r.Slots = distinctLimits(sets[i], i), z.DefaultSet.Budgets[i].Slots
+		if bans := z.bansFor(sets[i]); bans != nil {
+			r.Ban = bans[i]
+		}
 	}
 	_, failure, err := z.Limiter.Peek(ctx, requests)
 	switch {
@@ -70,7 +85,10 @@ func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *admi
 	case failure != nil:
 		v.Store = "local"
 	}
-	z.addBudgets(v, requests, alternatives, sets)
+	v.Override = inForce
+	for i := range requests {
+		v.Budgets = append(v.Budgets, z.budgetsOf(&requests[i], i, sets[i]))
+	}
 	return nil
 }
 
@@ -93,24 +111,8 @@ func (z *Zone) lookUpStoredOverride(ctx context.Context, key string) (string, er
 	return "", err
 }
 
-// limitSetsInForce returns the override of a key, and the limit sets that the key can have, for
-// each of the zone's alternatives. runtime is the text of the run-time override; "" for none.
-// An override of an address applies only to alternatives that are address placeholders.
-func (z *Zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets [][]limiter.NamedSet) {
-	network, isNetwork := keys.ParseNetwork(key)
-	v, override := overrideInForce(z.Zone, key, network, runtime)
-	for i := range z.Keys {
-		if override != nil && z.Keys[i].AcceptsOverride(isNetwork) {
-			sets = append(sets, []limiter.NamedSet{{LimitSet: override}})
-		} else {
-			sets = append(sets, z.SetsWithoutOverrides())
-		}
-	}
-	return v, sets
-}
-
 // overrideInForce returns the override of a key, and its limits. They are nil if there is no override.
-// network is valid if the key comes from an address. runtime is as of limitSetsInForce.
+// network is valid if the key comes from an address. runtime is the text of the run-time override; "" for none.
 func overrideInForce(z *limiter.Zone, key string, network netip.Prefix, runtime string) (v *adminapi.Override, override *limiter.LimitSet) {
 	if override = z.Overrides.Lookup(key, network); override != nil {
 		v = &adminapi.Override{From: "config", Limits: override.LimitTexts()}
@@ -147,31 +149,6 @@ func distinctLimits(sets []limiter.NamedSet, alternative int) (limits []store.Li
 	return limits
 }
 
-// peekRequests returns requests that charge nothing, and the alternative of each. For each
-// alternative there is one request about its limits, slots, ban and override, if it has any.
-// The requests are shadows, so no cache of denials keeps them from the store.
-func (z *Zone) peekRequests(key, override string, sets [][]limiter.NamedSet) (requests []store.Request, alternatives []int) {
-	isAddress := keys.IsNetwork(key)
-	looksUp := z.RuntimeOverrides && slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return t.AcceptsOverride(isAddress) })
-	for i := range z.Keys {
-		r := store.Request{
-			Zone: z.Name, Key: z.ShortKey(key), Limits: distinctLimits(sets[i], i),
-			Slots: z.DefaultSet.Budgets[i].Slots, Peek: true, Shadow: true, // all sets have the same slots
-		}
-		if bans := z.bansFor(sets[i]); bans != nil {
-			r.Ban = bans[i]
-		}
-		if looksUp && i == 0 {
-			r.Override = &store.Override{Text: override}
-		}
-		if len(r.Limits) > 0 || r.Slots != nil || r.Ban != nil || r.Override != nil {
-			alternatives = append(alternatives, i)
-			requests = append(requests, r)
-		}
-	}
-	return requests, alternatives
-}
-
 // bansFor returns the bans of a key with these limits, one for each alternative; nil if the zone
 // has no ban.
 func (z *Zone) bansFor(sets []limiter.NamedSet) (bans []*store.Ban) {
@@ -190,29 +167,26 @@ func (z *Zone) bansFor(sets []limiter.NamedSet) (bans []*store.Ban) {
 	return bans
 }
 
-// addBudgets adds the budgets that the requests of peekRequests found.
-func (z *Zone) addBudgets(v *adminapi.Key, requests []store.Request, alternatives []int, sets [][]limiter.NamedSet) {
-	for n, r := range requests {
-		i := alternatives[n]
-		b := adminapi.Budgets{Alternative: z.AlternativeText(i), Limits: []adminapi.Limit{}}
-		for _, set := range sets[i] {
-			for _, l := range distinctLimits([]limiter.NamedSet{set}, i) {
-				j := slices.IndexFunc(r.Limits, func(other store.Limit) bool { return other.ID == l.ID })
-				view := newLimitView(r.GrantedLimit(j), r.Outcome.Decisions[j])
-				if set.Option == "plan" {
-					view.Plan = &set.Value
-				}
-				b.Limits = append(b.Limits, view)
+// budgetsOf returns the budgets of an alternative, which a peek found.
+func (z *Zone) budgetsOf(r *store.Request, alternative int, sets []limiter.NamedSet) adminapi.Budgets {
+	b := adminapi.Budgets{Alternative: z.AlternativeText(alternative), Limits: []adminapi.Limit{}}
+	for _, set := range sets {
+		for _, l := range distinctLimits([]limiter.NamedSet{set}, alternative) {
+			j := slices.IndexFunc(r.Limits, func(other store.Limit) bool { return other.ID == l.ID })
+			view := newLimitView(r.GrantedLimit(j), r.Outcome.Decisions[j])
+			if set.Option == "plan" {
+				view.Plan = &set.Value
 			}
+			b.Limits = append(b.Limits, view)
 		}
-		if r.Slots != nil {
-			b.Concurrency = &adminapi.Concurrency{Limit: r.GrantedSlots(), InUse: r.Outcome.Slots.InFlight}
-		}
-		if r.Ban != nil {
-			b.Ban = &adminapi.Ban{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
-		}
-		v.Budgets = append(v.Budgets, b)
 	}
+	if r.Slots != nil {
+		b.Concurrency = &adminapi.Concurrency{Limit: r.GrantedSlots(), InUse: r.Outcome.Slots.InFlight}
+	}
+	if r.Ban != nil {
+		b.Ban = &adminapi.Ban{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
+	}
+	return b
 }
 
 // newLimitView returns the view of a limit with the decision of a peek.

@@ -116,6 +116,9 @@ func testAdminListsOfAnotherInstance(t *testing.T, use string) {
 	if bans, overrides := listedBans(t, b, 7), listedOverrides(t, b, 7); len(bans) != 30 || len(overrides) != 30 {
 		t.Fatalf("%+v %+v", bans, overrides)
 	}
+	if v := seenKey(t, b, "free7"); v.Override == nil || v.Override.From != "runtime" { // nobody has asked b for it yet
+		t.Errorf("%+v, want the override that the other instance set", v)
+	}
 	for i := range 30 {
 		b.Get(t, fmt.Sprint("/?key=k", i)).Want(t, 429)
 		b.Get(t, fmt.Sprint("/?key=free", i)).Want(t, 200, "RateLimit", "")

@@ -24,12 +24,11 @@ func init() {
 //	GET           /rate_limit/zones/<zone>/top                  the keys that were denied most lately
 //	GET           /rate_limit/zones/<zone>/bans                 the bans in force
 //	GET           /rate_limit/zones/<zone>/overrides            the overrides
-//	GET, DELETE   /rate_limit/zones/<zone>/keys/<key>           inspect a key, or reset it
-//	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/override  limits at run time
-//	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/ban       deny all requests
+//	GET, DELETE   /rate_limit/zones/<zone>/keys?key=<key>       inspect a key, or reset it
+//	PUT, DELETE   /rate_limit/zones/<zone>/override?key=<key>   limits at run time
+//	PUT, DELETE   /rate_limit/zones/<zone>/ban?key=<key>        deny all requests
 //
-// Zones and keys are percent-encoded. The key can be a parameter instead: keys?key=<key>,
-// override?key=<key> and ban?key=<key>. The empty key is also at keys/, override and ban.
+// Zones and keys are percent-encoded.
 //
 // AdminAPI has no state: Caddy creates the admin endpoint of a configuration before it accepts
 // the configuration. So each request looks up the configuration in force.

@@ -122,10 +122,12 @@ func TestAdminReference(t *testing.T) {
 	var requests, paths []string
 	for _, r := range admin.Resources {
 		lists = append(lists, r.Parameters...)
-		if len(r.Parameters) == 0 || r.Parameters[0] != "key" { // the other form of a path with {key}
-			for method := range r.Actions {
-				requests = append(requests, method+" "+strings.NewReplacer("{", "<", "}", ">").Replace(r.Form))
-			}
+		path := strings.NewReplacer("{", "<", "}", ">").Replace(r.Form)
+		if slices.Contains(r.Parameters, "key") {
+			path += "?key=<key>"
+		}
+		for method := range r.Actions {
+			requests = append(requests, method+" "+path)
 		}
 	}
 	caddytest.WantRows(t, file, "Lists of bans and overrides", lists)

@@ -108,7 +108,7 @@ func TestRealObservability(t *testing.T) {
 	for range 200 { // 100 pass, and a few more if time passes. After 50 denials a ban begins
 		c.Get(t, "/", "X-Api-Key", "key-4f1c")
 	}
-	if r, err := c.Do("PUT", "http://"+c.Admin+"/rate_limit/zones/api/keys/customer-2/override", `{"unlimited":true}`); err != nil || r.StatusCode != 204 {
+	if r, err := c.Do("PUT", "http://"+c.Admin+"/rate_limit/zones/api/override?key=customer-2", `{"unlimited":true}`); err != nil || r.StatusCode != 204 {
 		t.Fatal(err, r.StatusCode, r.Text)
 	}
 	caddytest.Flood(t, 13, 13, "/reports/2026", c) // three wait

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -18,7 +17,7 @@ import (
 
 // inspectKey returns the state of a key. It charges nothing.
 func (a *Request) inspectKey() (any, error) {
-	v := &adminapi.Key{Zone: a.zones[0].Name, Key: url.PathEscape(a.key), Budgets: []adminapi.Budgets{}}
+	v := &adminapi.Key{Zone: a.zones[0].Name, Key: keys.Encoded("", a.key), Budgets: []adminapi.Budgets{}}
 	seen := make(map[limiter.Identity]bool)
 	for _, z := range a.zones {
 		if seen[z.Identity] {

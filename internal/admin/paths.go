@@ -29,25 +29,16 @@ var Resources = []Resource{
 	{"zones/{zone}/top", nil, get((*Request).listDeniedKeys)},
 	{"zones/{zone}/bans", []string{"limit", "cursor"}, get((*Request).listBans)},
 	{"zones/{zone}/overrides", []string{"limit", "cursor"}, get((*Request).listOverrides)},
-	{"zones/{zone}/keys/{key}", nil, keyActions},
-	{"zones/{zone}/keys", []string{"key"}, keyActions},
-	{"zones/{zone}/keys/{key}/override", nil, overrideActions},
-	{"zones/{zone}/override", []string{"key"}, overrideActions},
-	{"zones/{zone}/keys/{key}/ban", nil, banActions},
-	{"zones/{zone}/ban", []string{"key"}, banActions},
-}
-
-var (
-	keyActions = map[string]func(*Request) (any, error){
+	{"zones/{zone}/keys", []string{"key"}, map[string]func(*Request) (any, error){
 		http.MethodGet: (*Request).inspectKey, http.MethodDelete: (*Request).resetKey,
-	}
-	overrideActions = map[string]func(*Request) (any, error){
+	}},
+	{"zones/{zone}/override", []string{"key"}, map[string]func(*Request) (any, error){
 		http.MethodPut: (*Request).setOverride, http.MethodDelete: (*Request).removeOverride,
-	}
-	banActions = map[string]func(*Request) (any, error){
+	}},
+	{"zones/{zone}/ban", []string{"key"}, map[string]func(*Request) (any, error){
 		http.MethodPut: (*Request).banKey, http.MethodDelete: (*Request).unbanKey,
-	}
-)
+	}},
+}
 
 func get(action func(*Request) (any, error)) map[string]func(*Request) (any, error) {
 	return map[string]func(*Request) (any, error){http.MethodGet: action}
@@ -57,16 +48,12 @@ func get(action func(*Request) (any, error)) map[string]func(*Request) (any, err
 func readURL(u *url.URL) (*Resource, *Request, error) {
 	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // EscapedPath ignores a RawPath that is not valid
 		return nil, nil, Error(http.StatusBadRequest,
-			"the path is not percent-encoded as a whole: encode everything in zone and key but letters, digits and -_.~")
+			"the path is not percent-encoded as a whole: encode everything in the zone but letters, digits and -_.~")
 	}
 	a, parts := new(Request), strings.Split(strings.TrimPrefix(u.EscapedPath(), Path), "/")
 	if len(parts) > 1 && parts[0] == "zones" && parts[1] != "" {
 		a.zone, _ = url.PathUnescape(parts[1]) // without an error, as EscapedPath is valid
 		parts[1] = "{zone}"
-	}
-	if len(parts) > 3 && parts[2] == "keys" {
-		a.key, _ = url.PathUnescape(parts[3])
-		a.hasKey, parts[3] = true, "{key}"
 	}
 	form := strings.Join(parts, "/")
 	for i := range Resources {
@@ -82,8 +69,7 @@ func readURL(u *url.URL) (*Resource, *Request, error) {
 		forms = append(forms, r.Form)
 	}
 	return nil, nil, Error(http.StatusNotFound, "no such path: write %s and one of %s; "+
-		"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban, "+
-		"or write the key behind ?key=, such as ban?key=203.0.113.0/24",
+		"write each slash in a zone as %%2F, and the key behind ?key=, such as zones/api/ban?key=203.0.113.0/24",
 		Path, strings.Join(forms, ", "))
 }
 
@@ -122,11 +108,9 @@ func (r *Resource) readQuery(query string, a *Request) error {
 			}
 		}
 	}
-	if slices.Contains(r.Parameters, "key") {
-		a.hasKey = true
-		if !values.Has("key") && strings.HasSuffix(r.Form, "/keys") {
-			return errors.New("it takes a key: write keys?key={key} or keys/{key}, percent-encoded")
-		}
+	a.hasKey = slices.Contains(r.Parameters, "key")
+	if a.hasKey && !values.Has("key") {
+		return errors.New("it takes a key: write ?key= and the key, percent-encoded")
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ type limitView struct {
 // firstLimit asks the admin endpoint about the first limit of a key.
 func (c *Caddy) firstLimit(t *testing.T, zone, key string) limitView {
 	t.Helper()
-	r, err := c.Do("GET", "http://"+c.Admin+"/rate_limit/zones/"+zone+"/keys/"+url.PathEscape(key), "")
+	r, err := c.Do("GET", "http://"+c.Admin+"/rate_limit/zones/"+zone+"/keys?key="+url.QueryEscape(key), "")
 	if err != nil {
 		t.Fatal(err)
 	}

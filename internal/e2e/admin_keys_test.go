@@ -146,18 +146,18 @@ func TestAdminSeveralHandlers(t *testing.T) {
 	if zones := seen[[]adminapi.Zone](t, c, "zones"); len(zones) != 1 {
 		t.Errorf("%d zones, want 1", len(zones))
 	}
-	c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+	c.Operate(t, 204, "PUT", banPath("k"), "")
 	for _, path := range []string{"/a?key=k", "/b?key=k", "/a?key=k", "/b?key=k"} { // both remember it
 		c.Get(t, path).WantWait(t, 3600)
 	}
-	c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+	c.Operate(t, 204, "DELETE", banPath("k"), "")
 	c.Get(t, "/a?key=k").Want(t, 200)
 	c.Get(t, "/b?key=k").Want(t, 200)
 	for range 2 {
 		c.Get(t, "/a?key=k").Want(t, 429)
 		c.Get(t, "/b?key=k").Want(t, 429)
 	}
-	c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"1ms"}`)
+	c.Operate(t, 204, "PUT", banPath("k"), `{"duration":"1ms"}`)
 	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans, and marks those by operators
 	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 64+1 {
 		t.Errorf("%q %v", state, err)
@@ -169,7 +169,7 @@ func TestAdminOverride(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n override k unlimited\n ban 1h\n}"))
 	began := time.Now()
-	c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1h","limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`)
+	c.Operate(t, 204, "PUT", overridePath("k"), `{"ttl":"1h","limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`)
 	c.Get(t, "/?key=k").Want(t, 200, "RateLimit", `"api";r=1;t=3600`)
 	c.Operate(t, 204, "DELETE", keyPath("k"), "")
 	v := seenKey(t, c, "k")
@@ -178,9 +178,9 @@ func TestAdminOverride(t *testing.T) {
 	if u := v.Override.Until; v.Override.From != "runtime" || u.Before(earliest) || u.After(latest) {
 		t.Errorf("%+v", v.Override)
 	}
-	c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1ms","limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`)
+	c.Operate(t, 204, "PUT", overridePath("k"), `{"ttl":"1ms","limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`)
 	caddytest.Eventually(t, "the override ends", func() bool { return seenKey(t, c, "k").Override.From == "config" })
 	c.Get(t, "/?key=k").Want(t, 200, "RateLimit", "")
-	c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "") // applies to a key without limits, too
+	c.Operate(t, 204, "PUT", banPath("k"), "") // applies to a key without limits, too
 	c.Get(t, "/?key=k").Want(t, 429)
 }

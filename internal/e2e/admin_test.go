@@ -28,14 +28,16 @@ func seen[T any](t *testing.T, c *caddytest.Caddy, path string) (v T) {
 	return v
 }
 
-// keyPath returns the path of a key of zone api.
-func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
+// keyPath, overridePath and banPath return paths about a key of zone api.
+func keyPath(key string) string      { return "zones/api/keys?key=" + url.QueryEscape(key) }
+func overridePath(key string) string { return "zones/api/override?key=" + url.QueryEscape(key) }
+func banPath(key string) string      { return "zones/api/ban?key=" + url.QueryEscape(key) }
 
 func seenKey(t *testing.T, c *caddytest.Caddy, key string) adminapi.Key {
 	t.Helper()
 	v := seen[adminapi.Key](t, c, keyPath(key))
-	if v.Zone != "api" || v.Key != url.PathEscape(key) {
-		t.Errorf("zone %q, key %q, want api and %q", v.Zone, v.Key, url.PathEscape(key))
+	if v.Zone != "api" || v.Key != keys.Encoded("", key) {
+		t.Errorf("zone %q, key %q, want api and %q", v.Zone, v.Key, keys.Encoded("", key))
 	}
 	return v
 }
@@ -77,7 +79,7 @@ func shows(shown adminapi.ShownKey, key string) bool {
 	return len(key) > keys.MaxShown && shown.Key == nil || reflect.DeepEqual(shown, keys.NewShown("", key).View())
 }
 
-// Keys can have any bytes, in the path and behind ?key=.
+// Keys can have any bytes.
 func TestAdminStrangeKeys(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
@@ -86,39 +88,27 @@ func TestAdminStrangeKeys(t *testing.T) {
 			"/", ".", "..", "//", "a/b/../c", "/ban", "override", "x/override", "%", "%2F", "%%", "{}", "{query.key}", "a b+c&d=e", "+", "?x=1#y", `"\`, "é世界🙂", "\xff\x00\n\r", "keys", "zones",
 			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1024), strings.Repeat("x", 1025), strings.Repeat("x", 4000), "",
 		} {
-			site, query := "/?key="+url.QueryEscape(key), "?key="+url.QueryEscape(key)
-			escaped := strings.ReplaceAll(url.PathEscape(key), ".", "%2E")
-			paths := func(what string) []string { // to the same thing
-				if key == "" {
-					return []string{"zones/api/" + what + query}
-				}
-				return []string{"zones/api/keys/" + escaped + "/" + what, "zones/api/" + what + query}
+			site := "/?key=" + url.QueryEscape(key)
+			c.Get(t, site).Want(t, 200)
+			wantRemaining(t, seenKey(t, c, key), "fixed_window 5 1h: 4")
+			// A key can stand in a URL as answers write it.
+			again := seen[adminapi.Key](t, c, "zones/api/keys?key="+seenKey(t, c, key).Key)
+			wantRemaining(t, again, "fixed_window 5 1h: 4")
+			c.Operate(t, 204, "PUT", banPath(key), "")
+			c.Get(t, site).Want(t, 429)
+			if list := listedBans(t, c, 10); len(list) != 1 || !shows(list[0].ShownKey, key) {
+				t.Errorf("%.20q: %+v", key, list)
 			}
-			for i, override := range paths("override") {
-				ban := paths("ban")[i]
-				view := []string{"zones/api/keys/" + escaped, "zones/api/keys" + query}[i]
-				c.Get(t, site).Want(t, 200)
-				v := seen[adminapi.Key](t, c, view)
-				wantRemaining(t, v, "fixed_window 5 1h: 4")
-				if v.Key != url.PathEscape(key) {
-					t.Errorf("%q, want %q", v.Key, url.PathEscape(key))
-				}
-				c.Operate(t, 204, "PUT", ban, "")
-				c.Get(t, site).Want(t, 429)
-				if list := listedBans(t, c, 10); len(list) != 1 || !shows(list[0].ShownKey, key) {
-					t.Errorf("%.20q: %+v", key, list)
-				}
-				c.Operate(t, 204, "DELETE", ban, "")
-				c.Operate(t, 204, "PUT", override, `{"limits":["fixed_window 2 1h"]}`)
-				if list := listedOverrides(t, c, 10); len(list) != 1 || !shows(list[0].ShownKey, key) {
-					t.Errorf("%.20q: %+v", key, list)
-				}
-				c.Get(t, site).Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
-				c.Operate(t, 204, "DELETE", override, "")
-				c.Get(t, site).Want(t, 200, "RateLimit-Policy", `"api";q=5;w=3600`, "RateLimit", `"api";r=3;t=3600`)
-				c.Operate(t, 204, "DELETE", view, "")
-				wantRemaining(t, seen[adminapi.Key](t, c, view), "fixed_window 5 1h: 5")
+			c.Operate(t, 204, "DELETE", banPath(key), "")
+			c.Operate(t, 204, "PUT", overridePath(key), `{"limits":["fixed_window 2 1h"]}`)
+			if list := listedOverrides(t, c, 10); len(list) != 1 || !shows(list[0].ShownKey, key) {
+				t.Errorf("%.20q: %+v", key, list)
 			}
+			c.Get(t, site).Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
+			c.Operate(t, 204, "DELETE", overridePath(key), "")
+			c.Get(t, site).Want(t, 200, "RateLimit-Policy", `"api";q=5;w=3600`, "RateLimit", `"api";r=3;t=3600`)
+			c.Operate(t, 204, "DELETE", keyPath(key), "")
+			wantRemaining(t, seen[adminapi.Key](t, c, keyPath(key)), "fixed_window 5 1h: 5")
 		}
 	})
 }
@@ -127,11 +117,11 @@ func TestAdminStrangeKeys(t *testing.T) {
 func TestAdminStrangeZones(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, caddytest.Site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n key <none>\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n runtime_overrides\n override 198.51.100.0/24 unlimited\n}\n"))
-	wantRemaining(t, seen[adminapi.Key](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/"), "fixed_window 5 1h: 5")
-	wantRemaining(t, seen[adminapi.Key](t, c, "zones/%2e%2E/keys/"), "fixed_window 6 1h: 6")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys?key="), "fixed_window 5 1h: 5")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/%2e%2E/keys?key="), "fixed_window 6 1h: 6")
 	c.Get(t, "/?key=203.0.113.9").Want(t, 200)
-	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys/203.0.113.0%2F24"), "1 fixed_window 7 1h: 6", "2 fixed_window 7 1h: 7")
-	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys/nobody"), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys?key=203.0.113.0/24"), "1 fixed_window 7 1h: 6", "2 fixed_window 7 1h: 7")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys?key=nobody"), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
 	if body := c.Operate(t, 200, "GET", "zones", "").Text; strings.Contains(body, `\u00`) {
 		t.Errorf("%s", body)
 	}
@@ -154,16 +144,14 @@ func TestAdminErrors(t *testing.T) {
 		{404, "GET", "nothing", "", "no such path"},
 		{404, "GET", "zones/", "", "no such path"},
 		{404, "GET", "zones/api/", "", "no such path"},
-		{400, "GET", "zones/api/keys", "", "it takes a key: write keys?key={key} or keys/{key}"},
-		{404, "GET", "zones/api/keys/k/", "", "no such path"},
-		{404, "GET", "zones/api/keys/k/top", "", "no such path"},
-		{404, "DELETE", "zones/api/keys/203.0.113.0/24/ban", "", "keys/203.0.113.0%2F24/ban"},
-		{404, "DELETE", "zones/api/keys/a/b", "", "write each slash in a zone or key as %2F"},
-		{404, "DELETE", "zones/api/keys/a/ban/ban", "", "no such path"},
-		{404, "GET", "zones/nobody/keys/k", "", `there is no zone \"nobody\": GET /rate_limit/zones`},
+		{400, "GET", "zones/api/keys", "", "it takes a key: write ?key= and the key"},
+		{400, "DELETE", "zones/api/ban", "", "it takes a key: write ?key= and the key"},
+		{404, "DELETE", "zones/api/keys/203.0.113.0/24/ban", "", "the key behind ?key=, such as zones/api/ban?key=203.0.113.0/24"},
+		{404, "DELETE", "zones/a/pi/ban?key=k", "", "write each slash in a zone as %2F"},
+		{404, "GET", "zones/nobody/keys?key=k", "", `there is no zone \"nobody\": GET /rate_limit/zones`},
 		{404, "GET", "zones/nobody/top", "", `there is no zone \"nobody\"`},
-		{404, "PUT", "zones/nobody/keys/k/ban", "", `there is no zone \"nobody\"`},
-		{404, "GET", "zones/API/keys/k", "", `there is no zone \"API\"`},
+		{404, "PUT", "zones/nobody/ban?key=k", "", `there is no zone \"nobody\"`},
+		{404, "GET", "zones/API/keys?key=k", "", `there is no zone \"API\"`},
 		{404, "GET", "zones/nobody", "", `there is no zone \"nobody\"`},
 		{404, "GET", "zones/nobody/bans", "", `there is no zone \"nobody\"`},
 		{400, "GET", "zones/api/bans?limit=0", "", `limit must be a number from 1 to 1000, not \"0\"`},
@@ -172,7 +160,6 @@ func TestAdminErrors(t *testing.T) {
 		{400, "GET", "zones/api/bans?limit=1&limit=2", "", "parameter limit is given twice"},
 		{400, "GET", "zones/api/bans?key=k", "", `there is no parameter \"key\": it takes limit and cursor`},
 		{400, "GET", "zones/api/top?limit=1", "", `there is no parameter \"limit\": it takes none`},
-		{400, "GET", "zones/api/keys/k?key=k", "", `there is no parameter \"key\": it takes none`},
 		{400, "GET", "zones/api/keys?key=%zz", "", "invalid URL escape"},
 		{400, "GET", "zones/api/keys?key=a;b", "", "semicolon"},
 		{400, "GET", "zones/api/bans?cursor=nonsense", "", "list again from the beginning"},
@@ -185,10 +172,10 @@ func TestAdminErrors(t *testing.T) {
 		{405, "DELETE", "zones/api/top", "", "use one of GET"},
 		{405, "PUT", keyPath("k"), "", "use one of DELETE, GET"},
 		{405, "PATCH", keyPath("k"), "", "use one of DELETE, GET"},
-		{405, "GET", keyPath("k") + "/ban", "", "use one of DELETE, PUT"},
-		{405, "POST", "zones/api/override", "", "use one of DELETE, PUT"},
-		{409, "PUT", "zones/plain/keys/k/ban", "", `zone \"plain\" bans nobody: write for example ban 1h`},
-		{409, "DELETE", "zones/plain/ban", "", "bans nobody"},
+		{405, "GET", banPath("k"), "", "use one of DELETE, PUT"},
+		{405, "POST", "zones/api/override?key=k", "", "use one of DELETE, PUT"},
+		{409, "PUT", "zones/plain/ban?key=k", "", `zone \"plain\" bans nobody: write for example ban 1h`},
+		{409, "DELETE", "zones/plain/ban?key=k", "", "bans nobody"},
 		{409, "GET", "zones/plain/bans", "", "bans nobody"},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["token_bukket 1 1s"]}`, `limits[0] \"token_bukket 1 1s\": unknown algorithm`},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s","gcra 5"]}`, `limits[1] \"gcra 5\": gcra takes events`},
@@ -197,33 +184,33 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s",7]}`, "limits[1]"},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":"gcra 1 1s"}`, "limits must be a list, not a string"},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":[""]}`, "write for example token_bucket 100 1m"},
-		{409, "PUT", "zones/plain/keys/k/override", `{"unlimited":true}`, "write runtime_overrides in it"},
-		{409, "DELETE", "zones/plain/override", "", "write runtime_overrides in it"},
-		{400, "PUT", keyPath("k") + "/override", "", "write for example"},
-		{400, "PUT", keyPath("k") + "/override", "nonsense", "write for example"},
-		{400, "PUT", keyPath("k") + "/override", "null", "it has no limit"},
-		{400, "PUT", keyPath("k") + "/override", "[]", "write for example"},
-		{400, "PUT", keyPath("k") + "/override", "{}", "it has no limit"},
-		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true}{}`, "something follows"},
-		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"until":"2030-01-01T00:00:00Z"}`, "until"},
-		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"soon"}`, "write for example"},
-		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"0s"}`, "ttl must be at least 1ms, not 0s"},
-		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"-1h"}`, "ttl must be at least 1ms, not -1h"},
-		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`, "don't go together"},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, `limits[0]: unknown field \"brust\" (did you mean burst?)`},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]}`, "limits[0].burst must not be 0: leave it out for as many as events"},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":["gcra 2 1s 0"]}`, `gcra takes events, window and perhaps a burst, not \"2 1s 0\": write gcra 2 1s`},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":"1","window":"1s"}]}`, `limits[0].events must be a whole number, not \"1\": write 1`},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"sliding_log","events":1,"window":"1s"}]}`, "delay"}, // as in a configuration
-		{413, "PUT", keyPath("k") + "/override", `{"unlimited":true` + strings.Repeat(" ", 64<<10) + "}", "at most 65536 bytes"},
-		{400, "PUT", keyPath("k") + "/ban", "{", "write for example"},
-		{400, "PUT", keyPath("k") + "/ban", `{"for":"1h"}`, "for"},
-		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it lasts"},
-		{400, "PUT", keyPath("k") + "/ban", `{"duration":"-5s"}`, "at least 1us"},
-		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1000000h"}`, "the duration must be at most"},
-		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1ns"}`, "must be a whole number of microseconds, not 1ns"},
+		{409, "PUT", "zones/plain/override?key=k", `{"unlimited":true}`, "write runtime_overrides in it"},
+		{409, "DELETE", "zones/plain/override?key=k", "", "write runtime_overrides in it"},
+		{400, "PUT", overridePath("k"), "", "write for example"},
+		{400, "PUT", overridePath("k"), "nonsense", "write for example"},
+		{400, "PUT", overridePath("k"), "null", "it has no limit"},
+		{400, "PUT", overridePath("k"), "[]", "write for example"},
+		{400, "PUT", overridePath("k"), "{}", "it has no limit"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true}{}`, "something follows"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true,"until":"2030-01-01T00:00:00Z"}`, "until"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true,"ttl":"soon"}`, "write for example"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true,"ttl":"0s"}`, "ttl must be at least 1ms, not 0s"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true,"ttl":"-1h"}`, "ttl must be at least 1ms, not -1h"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`, "don't go together"},
+		{400, "PUT", overridePath("k"), `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, `limits[0]: unknown field \"brust\" (did you mean burst?)`},
+		{400, "PUT", overridePath("k"), `{"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]}`, "limits[0].burst must not be 0: leave it out for as many as events"},
+		{400, "PUT", overridePath("k"), `{"limits":["gcra 2 1s 0"]}`, `gcra takes events, window and perhaps a burst, not \"2 1s 0\": write gcra 2 1s`},
+		{400, "PUT", overridePath("k"), `{"limits":[{"algorithm":"gcra","events":"1","window":"1s"}]}`, `limits[0].events must be a whole number, not \"1\": write 1`},
+		{400, "PUT", overridePath("k"), `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
+		{400, "PUT", overridePath("k"), `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
+		{400, "PUT", overridePath("k"), `{"limits":[{"algorithm":"sliding_log","events":1,"window":"1s"}]}`, "delay"}, // as in a configuration
+		{413, "PUT", overridePath("k"), `{"unlimited":true` + strings.Repeat(" ", 64<<10) + "}", "at most 65536 bytes"},
+		{400, "PUT", banPath("k"), "{", "write for example"},
+		{400, "PUT", banPath("k"), `{"for":"1h"}`, "for"},
+		{400, "PUT", banPath("k"), `{"duration":"0s"}`, "write how long it lasts"},
+		{400, "PUT", banPath("k"), `{"duration":"-5s"}`, "at least 1us"},
+		{400, "PUT", banPath("k"), `{"duration":"1000000h"}`, "the duration must be at most"},
+		{400, "PUT", banPath("k"), `{"duration":"1ns"}`, "must be a whole number of microseconds, not 1ns"},
 	} {
 		r := c.Operate(t, e.status, e.method, e.path, e.body)
 		var said struct{ Error string }
@@ -237,13 +224,13 @@ func TestAdminErrors(t *testing.T) {
 			t.Errorf("%s %s: Allow %q", e.method, e.path, allow)
 		}
 	}
-	// In part percent-encoded, as no client of Go sends it: it isn't the ban of key {.
+	// In part percent-encoded, as no client of Go sends it: it isn't the zone {.
 	conn, err := net.Dial("tcp", c.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "DELETE /rate_limit/zones/api/keys/{%%2Fban HTTP/1.0\r\nHost: %s\r\n\r\n", c.Admin)
+	fmt.Fprintf(conn, "DELETE /rate_limit/zones/{%%2Fban?key=k HTTP/1.0\r\nHost: %s\r\n\r\n", c.Admin)
 	if answer, err := io.ReadAll(conn); !strings.Contains(string(answer), " 400 ") || !strings.Contains(string(answer), "not percent-encoded as a whole") {
 		t.Errorf("%s %v", answer, err)
 	}
@@ -289,7 +276,7 @@ func TestAdminReloads(t *testing.T) {
 		c.Get(t, "/?key=k").Want(t, 200)
 		c.Reload(t, config(old))
 		want("fixed_window 5 1h: 4", "api") // its budgets have been kept
-		c.Operate(t, 404, "GET", "zones/new/keys/k", "")
+		c.Operate(t, 404, "GET", "zones/new/keys?key=k", "")
 
 		c.Reload(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond ok\n")
 		r := c.Operate(t, 404, "GET", "zones", "")
@@ -309,7 +296,7 @@ func TestAdminRedisAway(t *testing.T) {
 	server, g := redistest.Start(t), startGate(t)
 	config := gated(g, fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n concurrency 4\n runtime_overrides\n ban 1h after 1000\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/2", server.Addr))
 	c := caddytest.Start(t, config)
-	c.Operate(t, 204, "PUT", keyPath("vip")+"/override", `{"limits":[{"algorithm":"gcra","events":8,"window":"1h"}]}`)
+	c.Operate(t, 204, "PUT", overridePath("vip"), `{"limits":[{"algorithm":"gcra","events":8,"window":"1h"}]}`)
 	for _, key := range []string{"k", "k", "vip"} {
 		c.Get(t, "/?key="+key).Want(t, 200)
 	}
@@ -333,14 +320,14 @@ func TestAdminRedisAway(t *testing.T) {
 	if v.Override == nil || v.Override.From != "runtime" || v.Override.Limits[0] != "gcra 8 1h" {
 		t.Errorf("override %+v, want what this instance knows", v.Override)
 	}
-	change := func(method, what, body, says string) {
+	change := func(method, path, body, says string) {
 		t.Helper()
-		if r := c.Operate(t, 503, method, keyPath("k")+what, body); !strings.Contains(r.Text, says) {
-			t.Errorf("%s %s: %s, want %q", method, what, r.Text, says)
+		if r := c.Operate(t, 503, method, path, body); !strings.Contains(r.Text, says) {
+			t.Errorf("%s %s: %s, want %q", method, path, r.Text, says)
 		}
 	}
-	change("DELETE", "", "", "nothing has changed")
-	change("PUT", "/override", `{"unlimited":true}`, "nothing has changed")
+	change("DELETE", keyPath("k"), "", "nothing has changed")
+	change("PUT", overridePath("k"), `{"unlimited":true}`, "nothing has changed")
 	c.Operate(t, 200, "GET", "zones", "")
 	c.Operate(t, 200, "GET", "zones/api/top", "")
 	for _, list := range []string{"bans", "overrides"} { // they come from the store that decides
@@ -354,7 +341,7 @@ func TestAdminRedisAway(t *testing.T) {
 	g.pass <- struct{}{}
 
 	c.Reload(t, strings.Replace(config, "local 1/2", "deny", 1))
-	change("GET", "", "", "ask again when it works")
+	change("GET", keyPath("k"), "", "ask again when it works")
 	server.Restart(t)
 	c.WaitForLog(t, "Redis works again")
 	if v := seenKey(t, c, "k"); v.Store != "" {

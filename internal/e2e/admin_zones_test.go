@@ -90,12 +90,12 @@ func TestAdminZones(t *testing.T) {
 	if body := c.Operate(t, 200, "GET", "zones", "").Text; strings.Contains(body, "hush") {
 		t.Errorf("a secret is there: %s", body)
 	}
-	if v := seen[adminapi.Key](t, c, "zones/a/keys/k"); v.Store != "local" {
+	if v := seen[adminapi.Key](t, c, "zones/a/keys?key=k"); v.Store != "local" {
 		t.Errorf("%+v, want what the local budgets hold", v)
 	}
-	for _, request := range []string{"DELETE ", "PUT /override", "DELETE /override", "PUT /ban", "DELETE /ban"} {
+	for _, request := range []string{"DELETE keys", "PUT override", "DELETE override", "PUT ban", "DELETE ban"} {
 		method, what, _ := strings.Cut(request, " ")
-		r := c.Operate(t, 503, method, "zones/a/keys/k"+what, map[bool]string{true: `{"unlimited":true}`}[request == "PUT /override"])
+		r := c.Operate(t, 503, method, "zones/a/"+what+"?key=k", map[bool]string{true: `{"unlimited":true}`}[request == "PUT override"])
 		if !strings.Contains(r.Text, `the store of zone \"a\" fails (open: `) || !strings.Contains(r.Text, "): nothing has changed; make the change again") || strings.Contains(r.Text, "hush") {
 			t.Error(r.Text)
 		}

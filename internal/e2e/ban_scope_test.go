@@ -86,9 +86,9 @@ func TestBanOfHandler(t *testing.T) {
 		caddytest.Eventually(t, "the ban is logged", func() bool {
 			return strings.Contains(c.Logged(), `"zone":"crawlers","wait":35`) && strings.Contains(c.Logged(), `"reason":"ban","limit":"ban"`)
 		})
-		c.Operate(t, 204, "DELETE", "zones/crawlers/keys/a/ban", "")
+		c.Operate(t, 204, "DELETE", "zones/crawlers/ban?key=a", "")
 		free("/", "a")
-		c.Operate(t, 204, "PUT", "zones/crawlers/keys/a/ban", `{"duration":"2h"}`)
+		c.Operate(t, 204, "PUT", "zones/crawlers/ban?key=a", `{"duration":"2h"}`)
 		r = get("Firefox", "/", "a")
 		r.Want(t, 403)
 		r.WantWait(t, 7200)
@@ -123,7 +123,7 @@ func TestBanOfHandlerKeys(t *testing.T) {
 		}
 		`+use))
 		for _, key := range []string{"a", "vip"} {
-			c.Operate(t, 204, "PUT", keyPath(key)+"/ban", "")
+			c.Operate(t, 204, "PUT", banPath(key), "")
 		}
 		for _, header := range []string{"User a", "Net a", "User vip", "User a Plan free", "User a Cost 0", "User a Factor 2", "User a Factor none"} {
 			c.Get(t, "/", strings.Fields(header)...).WantWait(t, 3600)

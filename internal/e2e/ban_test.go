@@ -58,7 +58,7 @@ func TestBan(t *testing.T) {
 			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %d`, outcome, n))
 		}
 		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="api"} 1`)
-		c.Operate(t, 204, "PUT", keyPath("z")+"/ban", `{"duration":"2h"}`)
+		c.Operate(t, 204, "PUT", banPath("z"), `{"duration":"2h"}`)
 		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="api"} 2`)
 		c.WaitForLog(t, `"msg":"rate limit exceeded","zone":"api","wait":3`)
 		c.WaitForLog(t, `"name":"rate_limit_exceeded"`)

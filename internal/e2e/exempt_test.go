@@ -73,7 +73,7 @@ func TestUnlimitedKeys(t *testing.T) {
 			unlimited("Key", "customer", "Plan", "free")
 		}
 		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 6`)
-		c.Operate(t, 204, "PUT", keyPath("vip")+"/ban", "")
+		c.Operate(t, 204, "PUT", banPath("vip"), "")
 		for range 3 {
 			banned("Key", "vip")
 		}
@@ -81,11 +81,11 @@ func TestUnlimitedKeys(t *testing.T) {
 		c.Get(t, "/", "Key", "customer").Want(t, 200)
 		c.Get(t, "/", "Key", "customer").Want(t, 429)
 		banned("Key", "customer", "Plan", "free")
-		c.Operate(t, 204, "PUT", keyPath("customer")+"/override", unlimitedOverride)
+		c.Operate(t, 204, "PUT", overridePath("customer"), unlimitedOverride)
 		banned("Key", "customer")
 		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="banned",zone="api"} 5`)
 		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 6`)
-		c.Operate(t, 204, "DELETE", keyPath("customer")+"/ban", "")
+		c.Operate(t, 204, "DELETE", banPath("customer"), "")
 		for range 3 {
 			unlimited("Key", "customer")
 		}
@@ -110,7 +110,7 @@ func TestUnlimitedKeysCostNothing(t *testing.T) {
 		c.Get(t, "/", "Key", "vip").Want(t, 200)
 	}
 	c.Reload(t, caddytest.Site("zone api {\n key {header.Key}\n token_bucket 1 1h\n factor {header.Factor}\n ban 1h\n concurrency 1\n}\n"+use))
-	c.Operate(t, 204, "PUT", keyPath("vip")+"/ban", "")
+	c.Operate(t, 204, "PUT", banPath("vip"), "")
 	for range 50 {
 		c.Get(t, "/", "Key", "vip", "Factor", "0").Want(t, 200, "RateLimit-Policy", "")
 	}

@@ -149,7 +149,7 @@ func testExplainVerdicts(t *testing.T, use string) {
 	}
 	want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3") // the second denial bans
 	want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
-	c.Operate(t, 204, "PUT", "zones/plain/keys/b/override", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
+	c.Operate(t, 204, "PUT", "zones/plain/override?key=b", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
 	want("/?zone=plain&key=b", "allowed; plain yes allowed 9")
 	if o := ofZone(t, c.ExplainPath(t, "/?zone=plain&key=b"), "plain").Override; o == nil || o.From != "runtime" || o.Limits[0] != "gcra 9 1h" {
 		t.Errorf("an override at run time: %+v", o)
@@ -207,7 +207,7 @@ func testExplainChangesNothing(t *testing.T, use, prefix string, primaries ...*r
 	}
 	for _, zone := range []string{"slots", "waits"} { // which can be given back after the responses
 		caddytest.EventuallySees(t, "the slot of zone "+zone+" is free", func() int64 {
-			return seen[adminapi.Key](t, c, "zones/"+zone+"/keys/a").Budgets[0].Concurrency.InUse
+			return seen[adminapi.Key](t, c, "zones/"+zone+"/keys?key=a").Budgets[0].Concurrency.InUse
 		}, func(n int64) bool { return n == 0 })
 	}
 	caddytest.EventuallySees(t, "the charge of zone settles is given back", func() int64 {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strings"
@@ -40,8 +41,8 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 			override 203.0.113.7/32 unlimited
 			override 198.51.100.0/24 unlimited
 			override friend unlimited`, use))
-		c.Operate(t, 204, "PUT", keyPath("192.0.2.1")+"/override", unlimitedOverride)
-		c.Operate(t, 204, "PUT", keyPath("2001:db8::/64")+"/override", unlimitedOverride)
+		c.Operate(t, 204, "PUT", overridePath("192.0.2.1"), unlimitedOverride)
+		c.Operate(t, 204, "PUT", overridePath("2001:db8::/64"), unlimitedOverride)
 		for _, address := range []string{"203.0.113.7", "198.51.100.9", "::ffff:198.51.100.9", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"} {
 			wantOverridden(t, c, true, "X-Forwarded-For", address)
 			wantOverridden(t, c, false, "X-Forwarded-For", "10.0.0.1", "Authorization", address)
@@ -66,9 +67,9 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 		// A key that only looks like an address is reset and banned like any key.
 		c.Operate(t, 204, "DELETE", keyPath("203.0.113.7"), "")
 		c.Get(t, "/", "Authorization", "203.0.113.7").Want(t, 200)
-		c.Operate(t, 204, "PUT", keyPath("198.51.100.1")+"/ban", "")
+		c.Operate(t, 204, "PUT", banPath("198.51.100.1"), "")
 		c.UntilAt(t, "/", 429, "Authorization", "198.51.100.1").WantWait(t, 3600)
-		c.Operate(t, 204, "DELETE", keyPath("198.51.100.1")+"/ban", "")
+		c.Operate(t, 204, "DELETE", banPath("198.51.100.1"), "")
 	})
 }
 
@@ -100,10 +101,7 @@ func TestAdminKeysOfAddresses(t *testing.T) {
 		{"GET prefixed 2001:DB8::1", "write 2001:db8::1 "},
 	} {
 		parts := append(strings.Fields(test.request), "")
-		path := "zones/" + parts[1] + "/keys/" + url.PathEscape(parts[2])
-		if parts[3] != "" {
-			path += "/" + parts[3]
-		}
+		path := "zones/" + parts[1] + "/" + cmp.Or(parts[3], "keys") + "?key=" + url.QueryEscape(parts[2])
 		if r := c.Operate(t, 400, parts[0], path, unlimitedOverride); !strings.Contains(r.Text, test.says) {
 			t.Errorf("%s: %s, want %q", test.request, r.Text, test.says)
 		}
@@ -112,6 +110,6 @@ func TestAdminKeysOfAddresses(t *testing.T) {
 		"both 10.0.0.1", "both 2001:db8::1", "both a text", "api 10.0.0.1", "api 2001:db8::/64", "api @", "text 1.2.3",
 	} {
 		zone, key, _ := strings.Cut(request, " ")
-		c.Operate(t, 204, "PUT", "zones/"+zone+"/keys/"+url.PathEscape(key)+"/override", unlimitedOverride)
+		c.Operate(t, 204, "PUT", "zones/"+zone+"/override?key="+url.QueryEscape(key), unlimitedOverride)
 	}
 }

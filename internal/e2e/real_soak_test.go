@@ -73,15 +73,14 @@ func startSoakLoad(t *testing.T, caddys []*caddytest.Caddy) *soakLoad {
 
 // operate makes a change by the admin API of one of the Caddys.
 func (l *soakLoad) operate(z soakZone) {
-	method, body := "DELETE", ""
-	path := fmt.Sprintf("zones/%s-%s/keys/k%d", []string{"deny", "local"}[rand.IntN(2)], z.name, rand.IntN(4))
+	method, body, resource := "DELETE", "", "keys"
 	switch n := rand.IntN(4); {
 	case z.ban != nil && n < 3:
-		if path += "/ban"; n == 0 {
+		if resource = "ban"; n == 0 {
 			method, body = "PUT", `{"duration":"150ms"}`
 		}
 	case z.overrides != nil && n < 3:
-		if path += "/override"; n > 0 {
+		if resource = "override"; n > 0 {
 			which := slices.Sorted(maps.Keys(z.overrides))
 			method, body = "PUT", fmt.Sprintf(`{%s,"ttl":"%dms"}`, which[rand.IntN(len(which))], 1+rand.IntN(500))
 		}
@@ -89,6 +88,7 @@ func (l *soakLoad) operate(z soakZone) {
 		return
 	}
 	c := l.caddys[rand.IntN(len(l.caddys))]
+	path := fmt.Sprintf("zones/%s-%s/%s?key=k%d", []string{"deny", "local"}[rand.IntN(2)], z.name, resource, rand.IntN(4))
 	r, err := c.Do(method, "http://"+c.Admin+"/rate_limit/"+path, body)
 	l.mu.Lock()
 	defer l.mu.Unlock()

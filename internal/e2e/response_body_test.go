@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -247,10 +248,10 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 		}
 		_, _ = c.Do(test.method, "http://"+c.Site+test.path+"?key="+query, "", "Accept-Encoding", "gzip")
 		wantCharge(t, c, test.key, test.key, test.want)
-		if left := seen[adminapi.Key](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-30-120 { // it takes less than two minutes
+		if left := seen[adminapi.Key](t, c, "zones/seconds/keys?key="+url.QueryEscape(test.key)).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-30-120 { // it takes less than two minutes
 			t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
 		}
-		kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
+		kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys?key="+url.QueryEscape(test.key)).Budgets[0].Limits[0].Remaining
 		if want := 1000 - (test.want+999)/1000; kilobytes != want {
 			t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
 		}

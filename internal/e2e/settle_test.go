@@ -186,13 +186,13 @@ func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 		c := caddytest.Start(t, gated(g, "zone api {\n key {query.key}\n cost 10\n token_bucket 1 1000h 100\n runtime_overrides\n settle {\n cost 30\n }\n}\n"+use))
 		held := c.Hold(t.Context(), "/hold?key=k")
 		g.wait(t, 1)
-		c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"limits":[{"algorithm":"gcra","events":500,"window":"1000h"}]}`)
+		c.Operate(t, 204, "PUT", overridePath("k"), `{"limits":[{"algorithm":"gcra","events":500,"window":"1000h"}]}`)
 		c.Get(t, "/?key=k").Want(t, 200, "RateLimit-Policy", `"api";q=500;w=3600000`) // this instance knows of it
 		g.pass <- struct{}{}
 		<-held
 		look := func() int64 { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining }
 		caddytest.EventuallySees(t, "the override is charged what another request cost", look, func(n int64) bool { return n == 470 })
-		c.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+		c.Operate(t, 204, "DELETE", overridePath("k"), "")
 		caddytest.EventuallySees(t, "the request has cost 30", look, func(n int64) bool { return n == 70 })
 	})
 }

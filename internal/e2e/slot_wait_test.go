@@ -70,7 +70,7 @@ func TestWaitForSlotAndBan(t *testing.T) {
 		g.wait(t, 1)
 		waiting := c.Hold(t.Context(), "/")
 		c.WaitForWaiters(t, 1)
-		c.Operate(t, 204, "PUT", keyPath("static")+"/ban", "")
+		c.Operate(t, 204, "PUT", banPath("static"), "")
 		if status := <-waiting; status != 429 {
 			t.Errorf("status %d", status)
 		}

@@ -13,7 +13,7 @@ func TestBoundWorkOfOverrides(t *testing.T) {
 	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n cost {header.Cost}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n cost {header.Cost}\n sliding_log 150000 1h\n}\n"))
 	put := func(status int, limits, says string) {
 		t.Helper()
-		if r := c.Operate(t, status, "PUT", keyPath("k")+"/override", `{"limits":[`+limits+`]}`); !strings.Contains(r.Text, says) {
+		if r := c.Operate(t, status, "PUT", overridePath("k"), `{"limits":[`+limits+`]}`); !strings.Contains(r.Text, says) {
 			t.Errorf("%s, want %q", r.Text, says)
 		}
 	}

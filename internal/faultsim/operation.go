@@ -138,16 +138,16 @@ func (w *world) operate(op *operation) {
 	w.mu.Unlock()
 	op.sent = time.Now()
 	op.at = op.sent.Sub(w.began)
-	key := "/keys/" + op.key
+	key := "?key=" + op.key
 	switch op.kind {
 	case bans:
-		_, op.err = w.ask(i, op, http.MethodPut, key+"/ban", fmt.Sprintf(`{"duration":"%v"}`, op.lasts))
+		_, op.err = w.ask(i, op, http.MethodPut, "/ban"+key, fmt.Sprintf(`{"duration":"%v"}`, op.lasts))
 	case unbans:
-		_, op.err = w.ask(i, op, http.MethodDelete, key+"/ban", "")
+		_, op.err = w.ask(i, op, http.MethodDelete, "/ban"+key, "")
 	case overrides:
-		_, op.err = w.ask(i, op, http.MethodPut, key+"/override", fmt.Sprint(op.events, op.lasts.Nanoseconds()))
+		_, op.err = w.ask(i, op, http.MethodPut, "/override"+key, fmt.Sprint(op.events, op.lasts.Nanoseconds()))
 	case endsOverride:
-		_, op.err = w.ask(i, op, http.MethodDelete, key+"/override", "")
+		_, op.err = w.ask(i, op, http.MethodDelete, "/override"+key, "")
 	case listsBans, listsOverrides:
 		op.listed, op.err = w.list(i, op)
 	case reloads:

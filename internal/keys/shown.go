@@ -40,7 +40,7 @@ func (k Shown) View() adminapi.ShownKey {
 	if k.Hashed {
 		return adminapi.ShownKey{HashedKey: k.Text}
 	}
-	text := url.PathEscape(k.Text)
+	text := Encoded("", k.Text)
 	return adminapi.ShownKey{Key: &text, Cut: k.Cut}
 }
 
@@ -60,10 +60,10 @@ func Beginning(text string, maxBytes int) (beginning string, cut bool) {
 }
 
 // Encoded returns the whole key as its HMAC with the secret. If the secret is empty, it returns the
-// key percent-encoded.
+// key percent-encoded, as it can stand behind ?key= in a URL.
 func Encoded(secret, key string) string {
 	if secret != "" {
 		return wire.HashedKey(secret, key)
 	}
-	return url.PathEscape(key)
+	return strings.NewReplacer("&", "%26", "+", "%2B").Replace(url.PathEscape(key))
 }

@@ -48,10 +48,8 @@ const changeable = (k) => k.hashed_key === undefined && !k.cut;
 
 const sameKey = (k) => (k.hashed_key !== undefined ? `#${k.hashed_key}` : `${k.cut ? '~' : '='}${k.key || ''}`);
 
-// keyQuery is the query that names a key. An encoded key can have any characters that a path can have.
-function keyQuery(encoded) {
-	return '?key=' + encoded.replace(/[^A-Za-z0-9%._~-]/g, (c) => (c === "'" ? '%27' : encodeURIComponent(c)));
-}
+// keyQuery is the query that names a key.
+const keyQuery = (encoded) => '?key=' + encoded;
 
 const encodeKey = (text) => encodeURIComponent(text.toWellFormed ? text.toWellFormed() : text);
 

@@ -166,10 +166,10 @@ func show[T any](c *call, answers []answer, view func([]decoded[T]) string) ([]d
 }
 
 // titled returns a view of each body. If there are several instances, each view has a title.
-func titled[T any](c *call, bodies []decoded[T], view func(T) string) string {
+func titled[T any](c *call, bodies []decoded[T], view func(decoded[T]) string) string {
 	var texts []string
 	for _, d := range bodies {
-		text := view(d.body)
+		text := view(d)
 		if len(c.instances) > 1 {
 			text = c.style.Paint(fmt.Sprintf("Caddy at %s:", d.from), terminal.Bold) + "\n" + text
 		}

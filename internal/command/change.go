@@ -2,9 +2,6 @@ package command
 
 import (
 	"encoding/json"
-	"fmt"
-	"iter"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +38,7 @@ the option runtime_overrides.` + changeNote,
 		case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
 			return UsageErrorf("--remove can't stand beside limits or --for: leave them out")
 		case remove:
-			return c.change("DELETE", "override", nil, overrideResult)
+			return c.change("DELETE", "override", "override removed", nil)
 		case len(limits) == 0:
 			return UsageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
 		}
@@ -56,7 +53,7 @@ the option runtime_overrides.` + changeNote,
 		if ttl != "" {
 			body["ttl"] = ttl
 		}
-		return c.change("PUT", "override", body, overrideResult)
+		return c.change("PUT", "override", "", body)
 	})
 	cmd.Flags().String("for", "", "How long the override lasts, such as 1h or 7d (default: no end)")
 	cmd.Flags().Bool("remove", false, "Remove the override that was set at run time")
@@ -81,7 +78,7 @@ Denies all requests of a key, from now on. The zone needs the option ban.` + cha
 		if duration != "" {
 			body["duration"] = duration
 		}
-		return c.change("PUT", "ban", body, banResult)
+		return c.change("PUT", "ban", "", body)
 	})
 	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as the bans of the zone)")
 	return cmd
@@ -96,7 +93,7 @@ Ends the ban of a key, and forgets its earlier bans and the denials that count
 toward the next one. Charges stay. The zone needs the option ban.` + changeNote,
 		Examples: `
   $ caddy rate-limit unban login 203.0.113.9`,
-	}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
+	}, func(c *call) error { return c.change("DELETE", "ban", "ban ended", nil) })
 }
 
 func resetCommand() *cobra.Command {
@@ -109,7 +106,7 @@ An override stays. Requests in flight still count for concurrency.` + changeNote
 		Examples: `
   $ caddy rate-limit reset api customer-7
   $ caddy rate-limit reset api 2001:db8::/64`,
-	}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
+	}, func(c *call) error { return c.change("DELETE", "keys", "reset", nil) })
 }
 
 // limitTexts returns the limits in arguments. Words without spaces are one limit together, so a
@@ -130,12 +127,12 @@ func durationFlag(cmd *cobra.Command, name string) (string, error) {
 	return text, nil
 }
 
-// change changes a key, in all instances that must know, and prints what the key has then. If the change ends something,
-// it also says where there was nothing to end.
-func (c *call) change(method, resource string, body any, result func(now time.Time, key adminapi.Key) string) error {
+// change changes a key, in all instances that must know, and shows the key then. ended names what the change ends; it is
+// empty for others. Where there was nothing to end, the command says so instead.
+func (c *call) change(method, resource, ended string, body any) error {
 	var hadNothing sync.Map // the targets
 	return c.aboutKey(func(t target) error {
-		if method == "DELETE" && !c.json {
+		if ended != "" && !c.json {
 			var key adminapi.Key
 			before, err := t.requestKey("GET", "keys", c.key, nil)
 			if err == nil && json.Unmarshal(before, &key) == nil && hasNone[resource](key) {
@@ -144,40 +141,19 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 		}
 		_, err := t.requestKey(method, resource, c.key, body)
 		return err
-	}, func(keys []decoded[adminapi.Key]) string {
-		var b strings.Builder
-		for _, d := range keys {
-			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(c.zone), shown, result(time.Now(), d.body))
-			if _, ok := hadNothing.Load(d.target); ok {
-				b.WriteString("; nothing has changed: check the spelling of the key")
-			}
-			if len(c.instances) > 1 {
-				fmt.Fprintf(&b, " (%s)", d.from)
-			}
-			b.WriteString("\n")
+	}, func(d decoded[adminapi.Key]) string {
+		if _, ok := hadNothing.Load(d.target); ok {
+			return keyView(c.style, time.Now(), d.body, "nothing has changed: check the spelling of the key")
 		}
-		return b.String()
+		return keyView(c.style, time.Now(), d.body, ended)
 	})
 }
 
 // hasNone reports whether a key has nothing of a resource that can be deleted.
 var hasNone = map[string]func(adminapi.Key) bool{
-	"override": func(k adminapi.Key) bool { return k.Override == nil },
+	"override": func(k adminapi.Key) bool { return k.Override == nil || k.Override.From == "config" },
 	"ban":      func(k adminapi.Key) bool { return banEnds(k) == 0 },
 	"keys":     func(k adminapi.Key) bool { return banEnds(k) == 0 && isUnused(k) },
-}
-
-// overrideResult returns the override of a key.
-func overrideResult(now time.Time, key adminapi.Key) string {
-	o := key.Override
-	switch {
-	case o == nil:
-		return "no override"
-	case o.From == "config":
-		return "the override of the configuration applies: " + overriddenLimits(*o).Text
-	}
-	return overrideText(now, *o)
 }
 
 // overrideText returns the limits of an override, and its end if it has one.
@@ -199,63 +175,21 @@ func banEnds(key adminapi.Key) (ends float64) {
 	return ends
 }
 
-// banResult returns the ban of a key, or which limits still deny it.
-func banResult(now time.Time, key adminapi.Key) string {
-	if ends := banEnds(key); ends > 0 {
-		text := "banned for " + span(ends) + ", until " + instant(now, now.Add(time.Duration(ends*float64(time.Second))))
-		if isUnused(key) {
-			text += "; " + unusedHint
-		}
-		return text
-	}
-	text := "not banned"
-	for l := range limitsOfKey(key) {
-		if l.Remaining == 0 && l.RetryAfter != nil && *l.RetryAfter > 0 {
-			text += fmt.Sprintf("; %s has nothing left for %s", limitText(l), span(*l.RetryAfter))
-		}
-	}
-	return text
-}
-
-// resetResult returns what a key has left.
-func resetResult(_ time.Time, key adminapi.Key) string {
-	var left []string
-	for l := range limitsOfKey(key) {
-		left = append(left, fmt.Sprintf("%s of %s", count(l.Remaining), limitText(l)))
-	}
-	if len(left) == 0 {
-		return "reset"
-	}
-	return "reset, remaining " + strings.Join(left, ", ")
-}
-
-// unusedHint is about a key that may be misspelled.
-const unusedHint = "no request is charged to this key now: check its spelling"
-
 // isUnused reports whether a key has limits, but no charges, and no requests in flight.
 func isUnused(key adminapi.Key) bool {
 	limited := false
-	for l := range limitsOfKey(key) {
-		if l.ResetAfter > 0 {
+	for _, b := range key.Budgets {
+		if b.Concurrency != nil && b.Concurrency.InUse > 0 {
 			return false
 		}
-		limited = true
-	}
-	inFlight := func(b adminapi.Budgets) bool { return b.Concurrency != nil && b.Concurrency.InUse > 0 }
-	return limited && key.Override == nil && !slices.ContainsFunc(key.Budgets, inFlight) // an override hides the charges
-}
-
-// limitsOfKey returns the limits of a key, for all alternatives.
-func limitsOfKey(key adminapi.Key) iter.Seq[adminapi.Limit] {
-	return func(yield func(adminapi.Limit) bool) {
-		for _, b := range key.Budgets {
-			for _, l := range b.Limits {
-				if !yield(l) {
-					return
-				}
+		for _, l := range b.Limits {
+			if l.ResetAfter > 0 {
+				return false
 			}
+			limited = true
 		}
 	}
+	return limited && key.Override == nil // which hides the charges
 }
 
 // limitText returns a limit with its plan.

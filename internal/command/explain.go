@@ -105,7 +105,7 @@ func bodyOf(cmd *cobra.Command, data string) (string, error) {
 func (c *call) explain(r adminapi.Request) error {
 	answers := ask(c.instances, func(t target) (json.RawMessage, error) { return t.request("POST", r, nil, "explain") })
 	bodies, err := show(c, answers, func(bodies []decoded[adminapi.Explanation]) string {
-		return titled(c, bodies, func(e adminapi.Explanation) string { return explanationView(c.style, e) })
+		return titled(c, bodies, func(d decoded[adminapi.Explanation]) string { return explanationView(c.style, d.body) })
 	})
 	denied := func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" }
 	if err == nil && slices.ContainsFunc(bodies, denied) {

@@ -27,14 +27,12 @@ Instances that share a Redis have the same budgets, so only one of them is asked
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
 	}, func(c *call) error {
-		return c.aboutKey(nil, func(keys []decoded[adminapi.Key]) string {
-			return titled(c, keys, func(k adminapi.Key) string { return keyView(c.style, time.Now(), k) })
-		})
+		return c.aboutKey(nil, func(d decoded[adminapi.Key]) string { return keyView(c.style, time.Now(), d.body, "") })
 	})
 }
 
 // aboutKey asks about the key all instances that must know, after a change if there is one.
-func (c *call) aboutKey(change func(target) error, view func([]decoded[adminapi.Key]) string) error {
+func (c *call) aboutKey(change func(target) error, view func(decoded[adminapi.Key]) string) error {
 	zones, failed := c.zones(c.zone, oneOfRedis, nil)
 	answers := ask(zones, func(t target) (json.RawMessage, error) {
 		if change != nil {
@@ -48,21 +46,25 @@ func (c *call) aboutKey(change func(target) error, view func([]decoded[adminapi.
 		}
 		return key, err
 	})
-	_, err := show(c, append(failed, answers...), view)
+	_, err := show(c, append(failed, answers...), func(keys []decoded[adminapi.Key]) string { return titled(c, keys, view) })
 	return err
 }
 
-// keyView shows a key: its ban and its override first, because they decide before the limits.
-func keyView(s terminal.Style, now time.Time, key adminapi.Key) string {
+// keyView shows a key: its ban and its override first, because they decide before the limits. ended, if not empty, says
+// what a command has ended.
+func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Zone %s, key %s", quoteName(key.Zone), shownKey(adminapi.ShownKey{Key: &key.Key}))
 	if key.Store == "local" {
 		b.WriteString(" (local budgets, because Redis fails)")
 	}
+	if ended != "" {
+		b.WriteString(": " + ended)
+	}
 	b.WriteString("\n")
-	if banEnds(key) > 0 {
-		text := banResult(now, key)
-		b.WriteString(s.Paint(strings.ToUpper(text[:1])+text[1:], terminal.Red) + "\n")
+	if ends := banEnds(key); ends > 0 {
+		until := now.Add(time.Duration(ends * float64(time.Second)))
+		b.WriteString(s.Paint("Banned for "+span(ends)+", until "+instant(now, until), terminal.Red) + "\n")
 	}
 	if o := key.Override; o != nil {
 		origin := "Override of the configuration"
@@ -97,8 +99,8 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key) string {
 	if text := t.Text(s); text != "" {
 		b.WriteString("\n" + text)
 	}
-	if isUnused(key) && banEnds(key) == 0 {
-		b.WriteString("\n" + strings.ToUpper(unusedHint[:1]) + unusedHint[1:] + ".\n")
+	if isUnused(key) && ended == "" {
+		b.WriteString("\nNo request is charged to this key now: check its spelling.\n")
 	}
 	return b.String()
 }

@@ -128,7 +128,7 @@ func TestKeyView(t *testing.T) {
 		},
 		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},
 		Ban:         &adminapi.Ban{},
-	}}}))
+	}}}, ""))
 	wantGolden(t, "key_banned", keyView(terminal.Style{}, now, adminapi.Key{
 		Zone: "api", Key: "%0A", Store: "local",
 		Override: &adminapi.Override{From: "runtime", Limits: []string{"gcra 0 1h"}, Until: now.Add(time.Hour)},
@@ -136,10 +136,32 @@ func TestKeyView(t *testing.T) {
 			{Alternative: "{http.request.header.X-Api-Key}", Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{Banned: true, Ends: 90}},
 			{Alternative: "{http.vars.client_ip}", Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{}},
 		},
-	}))
+	}, ""))
 	wantGolden(t, "key_unlimited", keyView(terminal.Style{}, now, adminapi.Key{
 		Zone: "api", Key: "vip", Override: &adminapi.Override{From: "config", Limits: []string{"unlimited"}}, Budgets: []adminapi.Budgets{{}},
-	}))
+	}, "override removed"))
+}
+
+// Only a key that has no use, and that no command has changed, may be misspelled.
+func TestUnusedKeys(t *testing.T) {
+	full, charged := adminapi.Limit{Limit: "gcra 5 1h"}, adminapi.Limit{Limit: "gcra 5 1h", ResetAfter: 1}
+	for what, test := range map[string]struct {
+		key    adminapi.Key
+		ended  string
+		unused bool
+	}{
+		"full":       {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full, full}}}}, "", true},
+		"reset":      {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full}}}}, "reset", false},
+		"charged":    {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full, charged}}}}, "", false},
+		"in flight":  {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full}, Concurrency: &adminapi.Concurrency{InUse: 1}}}}, "", false},
+		"overridden": {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full}}}, Override: &adminapi.Override{}}, "", false},
+		"unlimited":  {adminapi.Key{Budgets: []adminapi.Budgets{{}}}, "", false},
+	} {
+		view := keyView(terminal.Style{}, now, test.key, test.ended)
+		if unused := strings.Contains(view, "No request is charged"); unused != test.unused {
+			t.Errorf("%s: %s", what, view)
+		}
+	}
 }
 
 func TestExplanationView(t *testing.T) {

@@ -38,7 +38,7 @@ func testCommandChanges(t *testing.T, use string) {
 		t.Errorf("%+v", key)
 	}
 
-	one.RateLimit(t, "override", "api", "k", "token_bucket", "1000", "1h").Succeeds(t, "Zone api, key k: token_bucket 1000 1h\n")
+	one.RateLimit(t, "override", "api", "k", "token_bucket", "1000", "1h").Succeeds(t, "Zone api, key k\nOverride at run time: token_bucket 1000 1h\n\nLIMIT ")
 	felt("k", 200)
 	one.RateLimit(t, "overrides").Succeeds(t, "api   config          unlimited             vip\n", "api   runtime         token_bucket 1000 1h  k\n")
 	list := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json"))
@@ -50,24 +50,24 @@ func testCommandChanges(t *testing.T, use string) {
 		t.Errorf("%+v, want one override and a cursor", first)
 	}
 	one.RateLimit(t, "overrides", "--limit", "1").Succeeds(t, "There are more in api: raise --limit.")
-	one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "Zone api, key k: token_bucket 9 1h, gcra 5 1m, until 2")
-	one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "Zone api, key k: unlimited, until ")
-	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
-	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
+	one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "\nOverride at run time: token_bucket 9 1h, gcra 5 1m, until 2")
+	one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "\nOverride at run time: unlimited, until ")
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: override removed\n", "\ntoken_bucket 2 1h          0  ")
+	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: nothing has changed: check the spelling of the key\nOverride of the configuration: unlimited\n")
 	felt("k", 429)
-	nothing := "; nothing has changed: check the spelling of the key\n"
-	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override"+nothing)
-	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: not banned; token_bucket 2 1h has nothing left for ", nothing)
+	nothing := ": nothing has changed: check the spelling of the key\n"
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k"+nothing)
+	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k"+nothing+"\nLIMIT ", "\ntoken_bucket 2 1h          0  ")
 
-	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
-	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: reset, remaining 2 of token_bucket 2 1h"+nothing)
+	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset\n\nLIMIT              REMAINING  FREES IN  FULL IN\ntoken_bucket 2 1h          2\n")
+	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled"+nothing)
 	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
 	felt("k", 200)
 
-	one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip: banned for 1h, until ")
+	one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 1h, until ")
 	one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for ", ", until ", "\nOverride of the configuration: unlimited\n")
 	felt("vip", 429)
-	one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ", "; no request is charged to this key now: check its spelling\n")
+	one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh\nBanned for 30m, until ", "\nNo request is charged to this key now: check its spelling.\n")
 	one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
 	bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
 	if len(bans) != 1 || len(bans["api"].Bans) != 2 {
@@ -78,7 +78,7 @@ func testCommandChanges(t *testing.T, use string) {
 		t.Errorf("%+v", after)
 	}
 	felt("vip", 200)
-	one.RateLimit(t, "unban", "api", "fresh").Succeeds(t, "Zone api, key fresh: not banned\n")
+	one.RateLimit(t, "reset", "api", "fresh").Succeeds(t, "Zone api, key fresh: reset\n") // which ends its ban
 	one.RateLimit(t, "bans").Succeeds(t, "No key is banned.\n")
 }
 
@@ -95,7 +95,7 @@ func TestCommandChangesSeveralInstances(t *testing.T) {
 			asked = asked[:1]
 		}
 		r := one.RateLimit(t, append(both, "ban", "api", "k")...).Succeeds(t)
-		if lines := strings.Count(r.Out, "banned for 1h, until "); lines != len(asked) {
+		if lines := strings.Count(r.Out, "Banned for 1h, until "); lines != len(asked) {
 			t.Errorf("it prints %q, want %d bans", r.Out, len(asked))
 		}
 		for _, c := range []*caddytest.Caddy{one, other} {
@@ -112,7 +112,7 @@ func TestCommandChangesSeveralInstances(t *testing.T) {
 		}
 		gone := "127.0.0.1:" + redistest.FreePort(t)
 		r = one.RateLimit(t, "unban", "api", "k", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
-		if !strings.Contains(r.Out, "key k: not banned ("+one.Admin+")") {
+		if !strings.Contains(r.Out, "Caddy at "+one.Admin+":\nZone api, key k: ban ended\n") {
 			t.Errorf("it prints %q, without the change that is made", r.Out)
 		}
 	})
@@ -127,17 +127,17 @@ func TestCommandKeys(t *testing.T) {
 		"-x":            {"--", "-x"},
 		"a%0A%00%FF%1B": {"--encoded", "a%0A%00%FF%1B"},
 	} {
-		c.RateLimit(t, append([]string{"ban", "api"}, args...)...).Succeeds(t, "banned for 1h")
+		c.RateLimit(t, append([]string{"ban", "api"}, args...)...).Succeeds(t, "Banned for 1h")
 		if r := c.Get(t, "/?key="+key); r.StatusCode != 429 {
 			t.Errorf("key %s: status %d after the ban of %q", key, r.StatusCode, args)
 		}
-		c.RateLimit(t, append([]string{"unban", "api"}, args...)...).Succeeds(t, "not banned")
+		c.RateLimit(t, append([]string{"unban", "api"}, args...)...).Succeeds(t, "ban ended")
 		if r := c.Get(t, "/?key="+key); r.StatusCode != 200 {
 			t.Errorf("key %s: status %d after the ban of %q has ended", key, r.StatusCode, args)
 		}
 	}
 	long := strings.Repeat("z", 10_000)
-	c.RateLimit(t, "ban", "api", long).Succeeds(t, "key "+long[:80]+"… (10,000 bytes): banned for 1h")
+	c.RateLimit(t, "ban", "api", long).Succeeds(t, "key "+long[:80]+"… (10,000 bytes)\nBanned for 1h")
 	r := c.RateLimit(t, "bans", "api").Succeeds(t, long[:80]+"… (")
 	if len(r.Out) > 400 {
 		t.Errorf("it prints %d bytes", len(r.Out))

@@ -83,9 +83,8 @@ func ofActiveApp[T any](read func(*App) T) (part T) {
 func (a *App) forAdmin() *admin.Configuration {
 	c := &admin.Configuration{
 		Zones: make(map[string][]*admin.Zone), Redis: a.redisStates, ParseOverride: parseOverride,
-		Memory:  func() *adminapi.Memory { return a.memoryState(a.memory) },
-		Local:   func() *adminapi.Memory { return a.memoryState(a.standIn) },
-		MaxKeys: a.Memory.MaxKeys, MemoryKeys: func() int64 { return a.memory.shared.Keys() },
+		Memory: func() *adminapi.Memory { return a.memoryState(a.memory) },
+		Local:  func() *adminapi.Memory { return a.memoryState(a.standIn) },
 		CheckBan: func(lasts caddy.Duration) error {
 			_, err := (&Ban{Duration: lasts}).compile(anyLimits)
 			return err

@@ -30,12 +30,10 @@ const Path = "/rate_limit/"
 
 // Configuration is a configuration as the admin API needs it.
 type Configuration struct {
-	Zones      map[string][]*Zone      // by name
-	Redis      func() []adminapi.Redis // the state of each Redis
-	Memory     func() *adminapi.Memory // the state of the memory; nil if no zone has budgets there
-	Local      func() *adminapi.Memory // the state of the local budgets of an outage; nil if there can't be any
-	MemoryKeys func() int64            // how many keys the memory has, without the local budgets of an outage
-	MaxKeys    int64                   // of the memory
+	Zones  map[string][]*Zone      // by name
+	Redis  func() []adminapi.Redis // the state of each Redis
+	Memory func() *adminapi.Memory // the state of the memory; nil if no zone has budgets there
+	Local  func() *adminapi.Memory // the state of the local budgets of an outage; nil if there can't be any
 	// ParseOverride reads the body of a request that sets an override. It returns the override in the form that a store
 	// keeps, and how long the override lasts; 0 means without an end.
 	ParseOverride func(body []byte) (text string, lasts time.Duration, err error)
@@ -69,7 +67,7 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 	}
 	if a.zone != "" {
 		if a.zones = a.Configuration.Zones[a.zone]; len(a.zones) == 0 {
-			return Error(http.StatusNotFound, "there is no zone %q: GET %szones lists all", a.zone, Path)
+			return a.Configuration.unknownZone(a.zone)
 		}
 	}
 	if a.hasKey {
@@ -98,6 +96,21 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
 	return nil
+}
+
+// maxNamed is how many zones an error names.
+const maxNamed = 20
+
+// unknownZone returns an error that names the zones that exist.
+func (c *Configuration) unknownZone(name string) error {
+	names, meant := slices.Sorted(maps.Keys(c.Zones)), ""
+	if near := options.Suggest(name, names); near != "" {
+		meant = fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	if len(names) > maxNamed {
+		names = append(names[:maxNamed], "…")
+	}
+	return Error(http.StatusNotFound, "there is no zone %q%s: write one of %s", name, meant, strings.Join(names, ", "))
 }
 
 // Error returns an error that Caddy's admin endpoint sends with the status.

@@ -40,26 +40,18 @@ func (a *Request) Explain() (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(a.Ctx, explainTimeout)
 	defer cancel()
-	view, err := explainRequest(ctx, q)
-	if ctx.Err() != nil {
-		return nil, Error(http.StatusGatewayTimeout,
-			"a matcher or a store took longer than %v: look at the state of Redis with GET %sstatus", explainTimeout, Path)
-	}
-	return view, err
-}
-
-// explainRequest explains a request by its description.
-func explainRequest(ctx context.Context, q adminapi.Request) (*adminapi.Explanation, error) {
 	q.Method = cmp.Or(q.Method, http.MethodGet)
 	q.ClientIP = cmp.Or(q.ClientIP, "127.0.0.1")
 	x := &explanation{
 		view:    &adminapi.Explanation{Request: q, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}},
 		charges: make(map[charge]int64),
 	}
-	if err := x.run(ctx); err != nil {
-		return nil, err
+	err := x.run(ctx)
+	if ctx.Err() != nil {
+		return nil, Error(http.StatusGatewayTimeout,
+			"a matcher or a store took longer than %v: look at the state of Redis with GET %sstatus", explainTimeout, Path)
 	}
-	return x.view, nil
+	return x.view, err
 }
 
 // explanation is an explanation in the making.

@@ -67,8 +67,9 @@ func (z *Zone) view(c *Configuration, counts telemetry.Counts) options.Object {
 		add("failing_nodes", h.Backend.Failing())
 		add("on_store_error", h.StoreErrorPolicy.Mode)
 	} else {
-		add("keys", c.MemoryKeys())
-		add("max_keys", c.MaxKeys)
+		memory := c.Memory()
+		add("keys", memory.Keys)
+		add("max_keys", memory.MaxKeys)
 	}
 	if z.Limiter.CountsRequests {
 		add("requests", counts.ByOutcome())

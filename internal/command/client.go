@@ -15,7 +15,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // target is a zone of an instance, or the instance if it has no zone.
@@ -89,45 +88,26 @@ const (
 )
 
 // zones returns all zones of all instances for which has is true, or only one zone if it is given. failed has the answers
-// of instances that could not be asked, or don't have the zone.
+// of instances that could not be asked.
 func (c *call) zones(zone string, which asked, has func(adminapi.Zone) bool) (zones []target, failed []answer) {
 	lists, failed := decode[[]adminapi.Zone](ask(c.instances, func(t target) (json.RawMessage, error) { return t.get("zones") }))
 	owners := redisOwners(lists)
 	for _, list := range lists {
-		var names []string
+		known := zone == ""
 		for _, z := range list.body {
-			names = append(names, z.Name)
 			of := target{list.from, z.Name}
 			elsewhere := which == oneOfRedis && z.Store != "memory" && owners[redisZoneOf(list.from, z)] != list.from
 			wanted := z.Name == zone || zone == "" && has(z)
 			if wanted && !elsewhere && !slices.Contains(zones, of) {
 				zones = append(zones, of)
 			}
+			known = known || z.Name == zone
 		}
-		if zone != "" && !slices.Contains(names, zone) {
-			failed = append(failed, answer{target: list.target, err: unknownZone(list.target, zone, names)})
+		if !known { // the answer says so
+			zones = append(zones, target{list.from, zone})
 		}
 	}
 	return zones, failed
-}
-
-// maxNamed is how many zones an error names.
-const maxNamed = 20
-
-// unknownZone returns an error that names the zones that exist.
-func unknownZone(at target, zone string, names []string) error {
-	var quoted []string
-	for _, name := range slices.Compact(names) { // they are sorted
-		quoted = append(quoted, quoteName(name))
-	}
-	hint := "its zones: "
-	if near := options.Suggest(zone, names); near != "" {
-		hint = "did you mean " + quoteName(near) + "? Its zones: "
-	}
-	if len(quoted) > maxNamed {
-		quoted = append(quoted[:maxNamed], "…")
-	}
-	return fmt.Errorf("there is no zone %s at %s: %s%s", quoteName(zone), at.from, hint, strings.Join(quoted, ", "))
 }
 
 // redisZone is a zone of one Redis. All instances that have it share its budgets.

@@ -73,7 +73,7 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 	if a.hasKey {
 		a.key = a.zones[0].Keys[0].Fold(a.key) // zones of one name agree about key_case
 		if err := a.checkKey(ForRequests); err != nil {
-			return Error(http.StatusBadRequest, "key %w (percent-encoded)", err)
+			return Error(http.StatusBadRequest, "key %w", err)
 		}
 	}
 	if r.Method == http.MethodPut || r.Method == http.MethodPost {

@@ -10,7 +10,7 @@ import (
 // setOverride sets the run-time override of a key.
 func (a *Request) setOverride() (any, error) {
 	if err := a.checkKey(ForOverrides); err != nil {
-		return nil, Error(http.StatusBadRequest, "key %w (percent-encoded)", err)
+		return nil, Error(http.StatusBadRequest, "key %w", err)
 	}
 	text, lasts, err := a.Configuration.ParseOverride([]byte(a.Body))
 	if err != nil {

@@ -42,7 +42,6 @@ func (t target) request(method string, body any, query url.Values, parts ...stri
 
 // inWords returns an error of the admin API as people need it who write a command and no body.
 func (t target) inWords(status int, message string) error {
-	message = strings.TrimSuffix(message, " (percent-encoded)") // the command encodes keys itself
 	switch {
 	case status == http.StatusForbidden:
 		origin := string(t.from)

@@ -82,23 +82,23 @@ func TestAdminKeysOfAddresses(t *testing.T) {
 	c := caddytest.Start(t, caddytest.Site(zone("text", "{query.key}")+zone("both", "{query.key} {client_ip}")+
 		zone("prefixed", "{query.key}\nipv4_prefix 24")+zone("api", "{client_ip}\nipv6_prefix 64")))
 	for _, test := range []struct{ request, says string }{
-		{"GET api ::ffff:10.0.0.1", "write 10.0.0.1 "},
-		{"DELETE api 10.0.0.1/32", "write 10.0.0.1 "},
+		{"GET api ::ffff:10.0.0.1", `write 10.0.0.1"`},
+		{"DELETE api 10.0.0.1/32", `write 10.0.0.1"`},
 		{"GET api 10.0.0.1/8", "wider than the keys of the zone: write one of them, such as 10.0.0.1;"},
-		{"GET api 2001:db8::1", "write 2001:db8::/64 "},
-		{"GET api 2001:DB8::/64", "write 2001:db8::/64 "},
-		{"GET api 2001:db8::/80", "write 2001:db8::/64 "},
-		{"GET api fe80::1%eth0", "write fe80::/64 "},
+		{"GET api 2001:db8::1", `write 2001:db8::/64"`},
+		{"GET api 2001:DB8::/64", `write 2001:db8::/64"`},
+		{"GET api 2001:db8::/80", `write 2001:db8::/64"`},
+		{"GET api fe80::1%eth0", `write fe80::/64"`},
 		{"PUT api 2001:db8::/48 override", "wider than the keys of the zone: write one of them, such as 2001:db8::/64; overrides in the conf"},
-		{"PUT api ::ffff:10.0.0.1 override", "write 10.0.0.1 "},
-		{"PUT api ::ffff:10.0.0.1 ban", "write 10.0.0.1 "},
+		{"PUT api ::ffff:10.0.0.1 override", `write 10.0.0.1"`},
+		{"PUT api ::ffff:10.0.0.1 ban", `write 10.0.0.1"`},
 		{"PUT both 10.0.0.0/8 override", "wider than the keys of the zone: write one of them, such as 10.0.0.0;"},
-		{"PUT both ::ffff:10.0.0.1 override", "write 10.0.0.1 "},
+		{"PUT both ::ffff:10.0.0.1 override", `write 10.0.0.1"`},
 		{"PUT text 10.0.0.1 override", "no value of the zone's key is an address placeholder alone"},
 		{"PUT prefixed 10.0.0.0/24 override", "no value of the zone's key is an address placeholder alone"},
-		{"GET prefixed 10.0.0.1", "write 10.0.0.0/24 "},
-		{"GET prefixed ::ffff:10.0.0.1", "write 10.0.0.0/24 "},
-		{"GET prefixed 2001:DB8::1", "write 2001:db8::1 "},
+		{"GET prefixed 10.0.0.1", `write 10.0.0.0/24"`},
+		{"GET prefixed ::ffff:10.0.0.1", `write 10.0.0.0/24"`},
+		{"GET prefixed 2001:DB8::1", `write 2001:db8::1"`},
 	} {
 		parts := append(strings.Fields(test.request), "")
 		path := "zones/" + parts[1] + "/" + cmp.Or(parts[3], "keys") + "?key=" + url.QueryEscape(parts[2])

@@ -119,7 +119,7 @@ func (s *server) makePage() error {
 	}
 	s.page = page
 	s.policy = "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) +
-		"; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+		"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 		"; require-trusted-types-for 'script'; trusted-types 'none'"
 	return nil
 }
@@ -150,7 +150,6 @@ const tokenField = "Status-Page-Token"
 // ServeHTTP implements [http.Handler]:
 //
 //	GET /                        the page
-//	GET /icon.svg                its icon
 //	GET /instances               the addresses of the admin endpoints
 //	    /instances/<n>/<path>    a request to /rate_limit/<path> of the n-th, counted from 0
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -168,8 +167,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch path := r.URL.EscapedPath(); {
-	case path == "/" || path == "/icon.svg":
-		s.servePage(w, r, path)
+	case path == "/":
+		s.servePage(w, r)
 	case path == "/instances" || strings.HasPrefix(path, "/instances/"):
 		if err := s.checkCall(r); err != nil {
 			fail(w, http.StatusForbidden, err)
@@ -181,16 +180,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// servePage answers with the page or its icon. Both are the same for everybody, so they need no token.
-func (s *server) servePage(w http.ResponseWriter, r *http.Request, path string) {
+// servePage answers with the page. It is the same for everybody, so it needs no token.
+func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		fail(w, http.StatusMethodNotAllowed, errors.New("the page is only for GET"))
-		return
-	}
-	if path == "/icon.svg" {
-		w.Header().Set("Content-Type", "image/svg+xml")
-		icon, _ := pageFiles.ReadFile("page/icon.svg")
-		_, _ = w.Write(icon)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -31,7 +31,7 @@ type Zone struct {
 	Store        string           `json:"store"`         // memory, or the address of Redis
 	Keys         *int64           `json:"keys"`          // nil with Redis
 	MaxKeys      int64            `json:"max_keys"`      // 0 with Redis
-	FailingNodes *int             `json:"failing_nodes"` // nil in memory
+	FailingNodes int              `json:"failing_nodes"` // 0 in memory
 	OnStoreError string           `json:"on_store_error"`
 	Requests     map[string]int64 `json:"requests"` // by outcome; nil with disable_metrics
 }

@@ -15,7 +15,7 @@ import (
 // An instance that has lost Redis isn't asked about the zones there, if another one still has it.
 func TestRedisOwners(t *testing.T) {
 	zones := func(failing int) []adminapi.Zone {
-		return []adminapi.Zone{{Name: "api", Store: "redis r:1", FailingNodes: &failing}, {Name: "login", Store: "memory"}}
+		return []adminapi.Zone{{Name: "api", Store: "redis r:1", FailingNodes: failing}, {Name: "login", Store: "memory"}}
 	}
 	for _, test := range []struct {
 		failing [3]int

@@ -134,18 +134,10 @@ func redisOwners(lists []decoded[[]adminapi.Zone]) map[redisZone]adminclient.Ins
 	for _, list := range lists {
 		for _, z := range list.body {
 			id := redisZoneOf(list.from, z)
-			if n := failingNodes(z); owners[id] == "" || n < least[id] {
+			if n := z.FailingNodes; owners[id] == "" || n < least[id] {
 				owners[id], least[id] = list.from, n
 			}
 		}
 	}
 	return owners
-}
-
-// failingNodes returns how many nodes of a zone's Redis fail, as its instance sees it.
-func failingNodes(z adminapi.Zone) int {
-	if z.FailingNodes == nil {
-		return 0
-	}
-	return *z.FailingNodes
 }

@@ -276,7 +276,7 @@ func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody]) str
 func withoutRedis(zones []adminapi.Zone) string {
 	var texts []string
 	for _, z := range zones {
-		if failingNodes(z) == 0 {
+		if z.FailingNodes == 0 {
 			continue
 		}
 		text := " Local budgets decide"

@@ -52,7 +52,7 @@ func TestStatusView(t *testing.T) {
 			},
 			{
 				Name: "a zone\x1b[31m", Limits: []string{"gcra 5 1m"}, Plan: &adminapi.Plan{Values: map[string][]string{"free": nil, "pro": nil}}, Shadow: true,
-				Enforce: ptr(25.0), Store: "redis.internal:6379", FailingNodes: ptr(1), OnStoreError: "local 0.5",
+				Enforce: ptr(25.0), Store: "redis.internal:6379", FailingNodes: 1, OnStoreError: "local 0.5",
 				Requests: map[string]int64{"allowed": 4, "shadow_denied": 3},
 			},
 		}

@@ -52,7 +52,7 @@ func TestAdminZones(t *testing.T) {
 	}
 	redis redis://:hush-hush@`+server.Addr), "respond ok", "respond ok\nrate_limit {\n zone c {\n gcra 100 1h 400\n factor 2\n }\n store memory\n disable_metrics\n}", 1))
 	c.Get(t, "/ready")
-	quarter, none, one := 25.0, 0, int64(1) // key of zone c
+	quarter, one := 25.0, int64(1) // key of zone c
 	counts := func(more map[string]int64) map[string]int64 {
 		all := map[string]int64{
 			"allowed": 0, "bad_body": 0, "banned": 0, "delayed": 0, "denied": 0, "error": 0, "exempt": 0, "overridden": 0, "shadow_denied": 0,
@@ -70,9 +70,9 @@ func TestAdminZones(t *testing.T) {
 		Plan:     &adminapi.Plan{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
 		Override: map[string][]string{"a%2Fb": {"gcra 7 1s"}, "staff": {"unlimited"}}, Runtime: true,
 		Concurrency: 3, Mode: "binary", Ban: "1h0m0s after 5 max 24h0m0s", Enforce: &quarter,
-		Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil),
+		Store: identity, OnStoreError: "local", Requests: counts(nil),
 	}
-	b := adminapi.Zone{Name: "b", Key: adminapi.Alternatives{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
+	b := adminapi.Zone{Name: "b", Key: adminapi.Alternatives{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, OnStoreError: "local", Requests: counts(nil)}
 	m := adminapi.Zone{Name: "c", Key: adminapi.Alternatives{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
 	want := func(want ...adminapi.Zone) {
 		t.Helper()
@@ -84,8 +84,7 @@ func TestAdminZones(t *testing.T) {
 		}, func(found string) bool { return found == string(wanted) })
 	}
 	// As long as the password is another, the Redis fails.
-	failing := 1
-	a.FailingNodes, b.FailingNodes = &failing, &failing
+	a.FailingNodes, b.FailingNodes = 1, 1
 	want(a, b, m)
 	if body := c.Operate(t, 200, "GET", "zones", "").Text; strings.Contains(body, "hush") {
 		t.Errorf("a secret is there: %s", body)
@@ -101,7 +100,7 @@ func TestAdminZones(t *testing.T) {
 		}
 	}
 	password("hush-hush")
-	a.FailingNodes, b.FailingNodes = &none, &none
+	a.FailingNodes, b.FailingNodes = 0, 0
 	want(a, b, m)
 	for range 3 {
 		c.Get(t, "/?user=staff").Want(t, 200)

@@ -57,69 +57,70 @@ func compile(ctx caddy.Context, routes caddyhttp.RouteList, next caddyhttp.Handl
 	return copies.Compile(next), nil
 }
 
-// step stands for a handler in a walk.
-type step struct {
-	action  action
-	name    string                      // the last part of the handler's module ID, or that of the invoked route
-	handler caddyhttp.MiddlewareHandler // for meet and run
-	routes  caddyhttp.Handler           // for enter
-}
+// step leads a request past a handler in a walk.
+type step func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error
 
-func newStep(ctx caddy.Context, h caddyhttp.MiddlewareHandler) (s *step, err error) {
-	s = &step{action: actionOf(h), name: nameOf(h)}
-	switch h := h.(type) {
+// newStep returns the step that stands for a handler.
+func newStep(ctx caddy.Context, handler caddyhttp.MiddlewareHandler) (step, error) {
+	switch h := handler.(type) {
+	case RateLimit:
+		return func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+			return w.visitor.Meet(h.Limiter(), rw, r, next)
+		}, nil
 	case *caddyhttp.Subroute:
-		s.routes, err = compile(ctx, h.Routes, leave)
+		routes, err := compile(ctx, h.Routes, leave)
+		return func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+			return w.enter(routes, rw, r, next)
+		}, err
 	case *caddyhttp.Invoke:
-		s.name = h.Name
-	case *Unloaded:
-	default:
-		s.handler = h
+		return func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+			return w.invoke(h.Name, rw, r, next)
+		}, nil
+	case *caddyhttp.StaticResponse:
+		if h.StatusCode.Int() == http.StatusEarlyHints { // the final response follows
+			return pass, nil
+		}
+		return respond, nil
 	}
-	return s, err
+	name := nameOf(handler)
+	if Runs(name) {
+		return func(_ *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+			return handler.ServeHTTP(rw, r, next)
+		}, nil
+	}
+	if name == "reverse_proxy" && !hasSet(handler, "handle_response") || name == "file_server" && !hasSet(handler, "pass_thru") {
+		return respond, nil
+	}
+	if s := steps[name]; s != nil {
+		return s, nil
+	}
+	return func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		if !w.visitor.Assume(name, r) {
+			return nil
+		}
+		return next.ServeHTTP(rw, r)
+	}, nil
 }
 
-// action says what a walk does with a handler.
-type action uint8
+// Runs reports whether walks run a handler, by the last part of its module ID, because it changes only the request. Then
+// it must be loaded.
+func Runs(handler string) bool {
+	return slices.Contains([]string{"headers", "map", "request_body", "rewrite", "vars"}, handler)
+}
 
-const (
-	assume  action = iota // ask the visitor, because the effect of the handler is not known
-	meet                  // tell the visitor of a rate_limit handler
-	enter                 // lead the request through the routes of a subroute
-	invoke                // lead the request through a named route
-	run                   // it changes only the request
-	pass                  // it changes only the response, so leave it out
-	respond               // it responds, so end the walk
-)
-
-// actions has the handlers of Caddy that need no further look, by the last part of the module ID.
-var actions = map[string]action{
-	"headers": run, "map": run, "request_body": run, "rewrite": run, "vars": run,
+// steps has the steps for the handlers of Caddy that need no further look, by the last part of the module ID.
+var steps = map[string]step{
 	"encode": pass, "intercept": pass, "log_append": pass, "push": pass, "templates": pass, "timeouts": pass, "tracing": pass,
 	"copy_response": respond, "copy_response_headers": respond, "error": respond, "metrics": respond,
 }
 
-// actionOf returns what a walk does with a handler.
-func actionOf(handler caddyhttp.MiddlewareHandler) action {
-	switch h := handler.(type) {
-	case RateLimit:
-		return meet
-	case *caddyhttp.Subroute:
-		return enter
-	case *caddyhttp.Invoke:
-		return invoke
-	case *caddyhttp.StaticResponse:
-		if h.StatusCode.Int() == http.StatusEarlyHints { // the final response follows
-			return pass
-		}
-		return respond
-	}
-	name := nameOf(handler)
-	if name == "reverse_proxy" && !hasSet(handler, "handle_response") || name == "file_server" && !hasSet(handler, "pass_thru") {
-		return respond
-	}
-	return actions[name]
+// pass leaves a handler out that changes only the response.
+func pass(_ *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	return next.ServeHTTP(rw, r)
 }
+
+// respond ends a walk at a handler that responds.
+func respond(*Walk, http.ResponseWriter, *http.Request, caddyhttp.Handler) error { return nil }
 
 // RateLimit is a rate_limit handler.
 type RateLimit interface {
@@ -135,9 +136,6 @@ type Unloaded struct {
 
 // ServeHTTP implements [caddyhttp.MiddlewareHandler]. It is never called.
 func (*Unloaded) ServeHTTP(http.ResponseWriter, *http.Request, caddyhttp.Handler) error { return nil }
-
-// Runs reports whether walks run a handler, by the last part of its module ID. Then it must be loaded.
-func Runs(handler string) bool { return actions[handler] == run }
 
 // nameOf returns the last part of a handler's module ID.
 func nameOf(h caddyhttp.MiddlewareHandler) string {

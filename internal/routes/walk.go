@@ -2,7 +2,6 @@ package routes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -34,11 +33,8 @@ type Visitor interface {
 // an end.
 const maxSteps = 10_000
 
-// The errors that end a walk for a reason of the configuration.
-var (
-	errTooLong       = fmt.Errorf("the request met %d handlers: look for named routes that invoke each other", maxSteps)
-	errUnknownInvoke = errors.New("there is no named route of this name")
-)
+// errTooLong ends a walk for a reason of the configuration.
+var errTooLong = fmt.Errorf("the request met %d handlers: look for named routes that invoke each other", maxSteps)
 
 // NewWalk returns a walk that tells a visitor which handlers a request meets.
 func NewWalk(v Visitor) *Walk { return &Walk{visitor: v} }
@@ -69,7 +65,7 @@ func (w *Walk) end(err *error) {
 }
 
 // ServeHTTP implements [caddyhttp.MiddlewareHandler].
-func (s *step) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (s step) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	ctx := r.Context()
 	w := ctx.Value(walkKey{}).(*Walk)
 	if w.steps++; w.steps > maxSteps {
@@ -78,27 +74,16 @@ func (s *step) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyhttp
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	switch s.action {
-	case meet:
-		return w.visitor.Meet(s.handler.(RateLimit).Limiter(), rw, r, next)
-	case enter:
-		return w.enter(s.routes, rw, r, next)
-	case invoke:
-		named := w.routes.named[s.name]
-		if named == nil {
-			return fmt.Errorf("invoke %q: %w", s.name, errUnknownInvoke)
-		}
-		return w.enter(named, rw, r, next)
-	case run:
-		return s.handler.ServeHTTP(rw, r, next)
-	case respond:
-		return nil
-	case assume:
-		if !w.visitor.Assume(s.name, r) {
-			return nil
-		}
+	return s(w, rw, r, next)
+}
+
+// invoke leads a request through a named route.
+func (w *Walk) invoke(name string, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	named := w.routes.named[name]
+	if named == nil {
+		return fmt.Errorf("invoke %q: there is no named route of this name", name)
 	}
-	return next.ServeHTTP(rw, r)
+	return w.enter(named, rw, r, next)
 }
 
 // enter leads a request through the routes of a subroute, or a named route. Behind them, leave finds the

@@ -14,10 +14,11 @@ func TestWalkIsUsedAgain(t *testing.T) {
 	w := NewWalk(nil)
 	r := httptest.NewRequest("GET", "/", nil)
 	r = r.WithContext(w.Context(r.Context()))
-	through := func(a action, next caddyhttp.HandlerFunc) caddyhttp.HandlerFunc {
-		return func(rw http.ResponseWriter, r *http.Request) error {
-			return (&step{action: a, routes: caddyhttp.HandlerFunc(leave)}).ServeHTTP(rw, r, next)
-		}
+	through := func(s step, next caddyhttp.HandlerFunc) caddyhttp.HandlerFunc {
+		return func(rw http.ResponseWriter, r *http.Request) error { return s.ServeHTTP(rw, r, next) }
+	}
+	enter := func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		return w.enter(caddyhttp.HandlerFunc(leave), rw, r, next)
 	}
 	routes := &Routes{first: through(pass, through(enter, through(pass, endOfRoutes)))}
 	ends := &Routes{first: through(enter, through(respond, endOfRoutes))}

@@ -38,7 +38,7 @@ func TestContributingNames(t *testing.T) {
 		}
 	}
 	for _, name := range regexp.MustCompile("`([a-z]+[A-Z][a-zA-Z]+)` in").FindAllStringSubmatch(string(text), -1) {
-		if !regexp.MustCompile(`\b` + name[1] + `\b`).MatchString(code.String()) {
+		if !regexp.MustCompile(name[1] + `\b`).MatchString(code.String()) {
 			t.Errorf("there is no %s", name[1])
 		}
 	}

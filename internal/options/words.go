@@ -80,6 +80,6 @@ func distance(a, b string) int {
 }
 
 // letters leaves out what separates the words of a name: max_events and maxEvents are the same word.
-func letters(name string) string {
-	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(name))
-}
+func letters(name string) string { return separators.Replace(strings.ToLower(name)) }
+
+var separators = strings.NewReplacer("_", "", "-", "", " ", "")

@@ -134,30 +134,6 @@ func TestRealSlotsAreRenewed(t *testing.T) {
 	}
 }
 
-// A slot that is left while the store fails expires.
-//
-// Simulated: TestSlotsLeftInOutage.
-func TestRealSlotsLeftDuringAnOutage(t *testing.T) {
-	server := redistest.Start(t)
-	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: time.Second, Timeout: 500 * time.Millisecond})
-	b := store.NewBreaker(s, nil)
-	defer b.Close()
-	held := takeSlot(t, b, "k", 1)
-	server.Freeze(t)
-	redistest.WaitFor(t, "the breaker to open", func() bool {
-		_, err := b.Take(t.Context(), request(t, "k"))
-		return err != nil && b.Open()
-	})
-	err := correct(b, store.Correction{Request: &held, Leave: true})
-	wantReason(t, "leaving", err, store.ReasonOpen)
-	server.Thaw(t)
-	redistest.WaitFor(t, "the slot to expire", func() bool {
-		r := []store.Request{{Zone: "z", Key: "k", Slots: held.Slots}}
-		allowed, err := b.Take(t.Context(), r)
-		return allowed && err == nil
-	})
-}
-
 // keys returns how many requests hold a slot of a key, as a store without held slots finds.
 func keys(t *testing.T, s store.Store, key string) int64 {
 	t.Helper()

@@ -49,24 +49,6 @@ func TestRealRedisHangs(t *testing.T) {
 	}
 }
 
-// A Redis that is killed and starts again without its data begins with full budgets.
-//
-// Simulated: TestFaults.
-func TestRealRedisRestarts(t *testing.T) {
-	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 1 1h 2\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr)))
-	c.Get(t, "/").Want(t, 200)
-	c.Get(t, "/").Want(t, 200)
-	c.Get(t, "/").Want(t, 429)
-	server.Kill(t)
-	for range 10 {
-		c.Get(t, "/", "Key", "another").Want(t, 503) // what was denied may be remembered
-	}
-	server.Restart(t)
-	c.WaitForLog(t, "Redis works again")
-	c.Until(t, 200) // it begins again
-}
-
 // A Redis that is killed and starts again with its data goes on with the same budgets, because each
 // answered charge was on disk.
 //

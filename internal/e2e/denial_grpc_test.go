@@ -58,32 +58,30 @@ func TestGRPCDenials(t *testing.T) {
 	t.Parallel()
 	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
 	const routes = "handle_errors {\n respond \"a page\" 418\n}\n"
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		var c *caddytest.Caddy
-		for n, variant := range []struct{ zone, handler, site string }{
-			{},
-			{handler: "problem_json\nheaders draft x_ratelimit"},
-			{zone: "status 503", site: routes},
-			{handler: "problem_json", site: routes},
-		} {
-			config := grpcConfig(server, fmt.Sprintf("zone calls%d {\n key {scheme}{path}\n fixed_window 1 1h\n %s\n}\n%s\n%s",
-				n, variant.zone, variant.handler, use), variant.site, cert)
-			if c == nil {
-				c = caddytest.Start(t, config)
-			} else {
-				c.Reload(t, config)
-			}
-			for address, overTLS := range map[string]bool{c.Site: false, c.TLS: true} {
-				calls := caddytest.NewGRPCClient(t, address, overTLS)
-				for _, kind := range grpcKinds {
-					calls.Call(t, kind).Want(t, codes.OK, "")
-					calls.Call(t, kind).Want(t, codes.ResourceExhausted, "rate limit exceeded",
-						"content-type", "application/grpc", "retry-after", "3600",
-						"ratelimit", fmt.Sprintf(`"calls%d";r=0;t=3600`, n), "ratelimit-policy", fmt.Sprintf(`"calls%d";q=1;w=3600`, n))
-				}
+	var c *caddytest.Caddy
+	for n, variant := range []struct{ zone, handler, site string }{
+		{},
+		{handler: "problem_json\nheaders draft x_ratelimit"},
+		{zone: "status 503", site: routes},
+		{handler: "problem_json", site: routes},
+	} {
+		config := grpcConfig(server, fmt.Sprintf("zone calls%d {\n key {scheme}{path}\n fixed_window 1 1h\n %s\n}\n%s",
+			n, variant.zone, variant.handler), variant.site, cert)
+		if c == nil {
+			c = caddytest.Start(t, config)
+		} else {
+			c.Reload(t, config)
+		}
+		for address, overTLS := range map[string]bool{c.Site: false, c.TLS: true} {
+			calls := caddytest.NewGRPCClient(t, address, overTLS)
+			for _, kind := range grpcKinds {
+				calls.Call(t, kind).Want(t, codes.OK, "")
+				calls.Call(t, kind).Want(t, codes.ResourceExhausted, "rate limit exceeded",
+					"content-type", "application/grpc", "retry-after", "3600",
+					"ratelimit", fmt.Sprintf(`"calls%d";r=0;t=3600`, n), "ratelimit-policy", fmt.Sprintf(`"calls%d";q=1;w=3600`, n))
 			}
 		}
-	})
+	}
 }
 
 // A client with a retry policy does not come back if the call can't pass soon. It learns that it is banned, or that the store

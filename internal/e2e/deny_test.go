@@ -83,20 +83,3 @@ respond ok
 		}
 	}
 }
-
-// Denials before a configuration was loaded are remembered after it, because the Redis is the same.
-func TestReloadRemembersDenials(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	config := caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n fixed_window 1 1000h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
-	c := caddytest.Start(t, config)
-	c.Get(t, "/").Want(t, 200)
-	n := 0
-	r := caddytest.EventuallySees(t, "a denial is remembered over a reload", func() caddytest.Response { // which may take longer than a second
-		c.Get(t, "/").Want(t, 429)
-		n++
-		c.Reload(t, config+fmt.Sprint("# ", n, "\n"))
-		return c.Get(t, "/")
-	}, func(r caddytest.Response) bool { return !strings.Contains(r.Field("RateLimit"), `"api";`) }) // which has room, but wasn't asked
-	r.Want(t, 429, "RateLimit", `"api/2";r=0;t=3600000`)
-}

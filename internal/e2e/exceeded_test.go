@@ -17,14 +17,13 @@ const pageOfDenial = "{http.rate_limit.exceeded.name}|{http.rate_limit.exceeded.
 // One error page describes the denials of all zones. It says what the header fields say.
 func TestExceededPlaceholders(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		held := make(chan struct{})
-		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			held <- struct{}{}
-			<-r.Context().Done()
-		}))
-		t.Cleanup(upstream.Close)
-		config := `{
+	held := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		held <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(upstream.Close)
+	config := `{
 	admin {$ADMIN}
 }
 {$SITE}
@@ -58,7 +57,6 @@ route {
 			fixed_window 1 1h
 			ban 2h
 		}
-		` + use + `
 	}
 	rate_limit {
 		zone second {
@@ -66,7 +64,6 @@ route {
 			fixed_window 1 1h
 			status 418
 		}
-		` + use + `
 	}
 	rate_limit {
 		zone jittered {
@@ -74,7 +71,6 @@ route {
 			fixed_window 1 1h
 		}
 		jitter 1
-		` + use + `
 	}
 	@held query held=*
 	reverse_proxy @held ` + upstream.Listener.Addr().String() + `
@@ -93,50 +89,49 @@ handle_errors {
 	respond "` + pageOfDenial + `"
 }
 `
-		c := caddytest.Start(t, config)
-		pass := func(path string) {
-			t.Helper()
-			c.Get(t, path).Want(t, 200, "Deferred", "[||||]")
+	c := caddytest.Start(t, config)
+	pass := func(path string) {
+		t.Helper()
+		c.Get(t, path).Want(t, 200, "Deferred", "[||||]")
+	}
+	// denied asks for a path that is denied. The page agrees with Retry-After.
+	denied := func(path, page string) {
+		t.Helper()
+		r := c.Get(t, path)
+		fields := strings.Split(r.Text, "|")
+		caddytest.WantText(t, "page of "+path, r.Text, strings.Replace(page, "random", fields[min(3, len(fields)-1)], 1))
+		if len(fields) != 5 || fields[3] != r.Field("Retry-After") || !strings.HasPrefix(page, "418") && r.StatusCode != 429 {
+			t.Errorf("%s: status %d, page %q, Retry-After %q", path, r.StatusCode, r.Text, r.Field("Retry-After"))
 		}
-		// denied asks for a path that is denied. The page agrees with Retry-After.
-		denied := func(path, page string) {
-			t.Helper()
-			r := c.Get(t, path)
-			fields := strings.Split(r.Text, "|")
-			caddytest.WantText(t, "page of "+path, r.Text, strings.Replace(page, "random", fields[min(3, len(fields)-1)], 1))
-			if len(fields) != 5 || fields[3] != r.Field("Retry-After") || !strings.HasPrefix(page, "418") && r.StatusCode != 429 {
-				t.Errorf("%s: status %d, page %q, Retry-After %q", path, r.StatusCode, r.Text, r.Field("Retry-After"))
-			}
-		}
-		pass("/limited?cost=3")
-		denied("/limited?cost=3", "limited|5|2|3600|limit")
-		pass("/several?key=a")
-		denied("/several?key=a", "longest|1|0|7200|limit")
-		pass("/several?key=b")
-		denied("/never", "never|3|3||limit")
-		ctx, leave := context.WithCancel(t.Context())
-		ended := c.Hold(ctx, "/slots?held=1")
-		<-held
-		denied("/slots", "slots|1|0|1|concurrency")
-		leave()
-		<-ended
-		pass("/banned")
-		denied("/banned", "banned|||7200|ban") // begins the ban
-		denied("/banned", "banned|||7200|ban")
-		pass("/jittered")
-		denied("/jittered", "jittered|1|0|random|limit")
-		pass("/second")
-		denied("/second", "418 second|1|0|3600|limit")
-		c.Get(t, "/second?page=1").Want(t, 418)
-		if r := c.Get(t, "/second?page=1"); r.StatusCode != 429 || r.Text != "" {
-			t.Errorf("the denial in the error routes: %d %q", r.StatusCode, r.Text)
-		}
-		c.WaitForLog(t, `"status":429,"resp_headers"`)
-		c.WaitForLog(t, `"wait":"7200"`)
-	})
+	}
+	pass("/limited?cost=3")
+	denied("/limited?cost=3", "limited|5|2|3600|limit")
+	pass("/several?key=a")
+	denied("/several?key=a", "longest|1|0|7200|limit")
+	pass("/several?key=b")
+	denied("/never", "never|3|3||limit")
+	ctx, leave := context.WithCancel(t.Context())
+	ended := c.Hold(ctx, "/slots?held=1")
+	<-held
+	denied("/slots", "slots|1|0|1|concurrency")
+	leave()
+	<-ended
+	pass("/banned")
+	denied("/banned", "banned|||7200|ban") // begins the ban
+	denied("/banned", "banned|||7200|ban")
+	pass("/jittered")
+	denied("/jittered", "jittered|1|0|random|limit")
+	pass("/second")
+	denied("/second", "418 second|1|0|3600|limit")
+	c.Get(t, "/second?page=1").Want(t, 418)
+	if r := c.Get(t, "/second?page=1"); r.StatusCode != 429 || r.Text != "" {
+		t.Errorf("the denial in the error routes: %d %q", r.StatusCode, r.Text)
+	}
+	c.WaitForLog(t, `"status":429,"resp_headers"`)
+	c.WaitForLog(t, `"wait":"7200"`)
 
 	// A failure of Redis is no denial by a zone.
-	c := caddytest.Start(t, caddytest.Site("zone api {\n fixed_window 1 1h\n}\nredis localhost:1\non_store_error deny")+"handle_errors {\n respond \""+pageOfDenial+"\"\n}\n")
+	c = caddytest.Start(t, caddytest.Site("zone api {\n fixed_window 1 1h\n}\nredis localhost:1\non_store_error deny")+"handle_errors {\n respond \""+pageOfDenial+"\"\n}\n")
 	r := c.Get(t, "/")
 	r.Want(t, 503, "Retry-After", "1")
 	if r.Text != "||||" {

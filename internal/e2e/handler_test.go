@@ -113,26 +113,10 @@ func TestHeadersMerge(t *testing.T) {
 	}
 }
 
+// A JSON subroute has error routes of its own, which get denials only with return_errors.
 func TestDenialAndErrorRoutes(t *testing.T) {
 	t.Parallel()
-	limited := "rate_limit {\nzone %s {\n fixed_window 1 1h\n match path /x\n status 430\n}\n}\n"
-	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+fmt.Sprintf(limited, "plain")+"respond ok\n")
-	c.Get(t, "/x").Want(t, 200)
-	c.Get(t, "/x").Want(t, 430, "Retry-After", "3600")
-	c.Get(t, "/y").Want(t, 200, "RateLimit", "")
-
-	c.Reload(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+fmt.Sprintf(limited, "routes")+`
-respond ok
-handle_errors {
-	header X-Zone "{http.rate_limit.exceeded.name}"
-	respond "{err.status_code}: come back in {http.rate_limit.routes.retry_after}"
-}`)
-	c.Get(t, "/x").Want(t, 200)
-	r := c.Get(t, "/x")
-	r.Want(t, 430, "Retry-After", "3600", "X-Zone", "routes", "RateLimit", `"routes";r=0;t=3600`)
-	caddytest.WantText(t, "body", r.Text, "430: come back in 3600")
-
-	// A JSON subroute with error routes of its own.
+	c := caddytest.Start(t, caddytest.Site("zone plain {\n gcra 1 1h\n}"))
 	subroute := func(returnErrors bool) string {
 		return fmt.Sprintf(`{"admin":{"listen":"{$ADMIN}"},"apps":{"http":{"servers":{"s":{"listen":["%s"],"routes":[{"handle":[{"handler":"subroute",
 		"routes":[{"handle":[{"handler":"rate_limit","return_errors":%v,"rate_limits":{"sub%v":{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}}},

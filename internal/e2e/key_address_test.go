@@ -32,45 +32,43 @@ func wantOverridden(t *testing.T, c *caddytest.Caddy, want bool, header ...strin
 // An override of an address or a network is for those who have it, not for those who say so.
 func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, addressed(`key {header.Authorization} {client_ip}
+	c := caddytest.Start(t, addressed(`key {header.Authorization} {client_ip}
 			ipv6_prefix 64
 			gcra 1 1h
 			runtime_overrides
 			ban 1h after 100
 			override 203.0.113.7/32 unlimited
 			override 198.51.100.0/24 unlimited
-			override friend unlimited`, use))
-		c.Operate(t, 204, "PUT", overridePath("192.0.2.1"), unlimitedOverride)
-		c.Operate(t, 204, "PUT", overridePath("2001:db8::/64"), unlimitedOverride)
-		for _, address := range []string{"203.0.113.7", "198.51.100.9", "::ffff:198.51.100.9", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"} {
-			wantOverridden(t, c, true, "X-Forwarded-For", address)
-			wantOverridden(t, c, false, "X-Forwarded-For", "10.0.0.1", "Authorization", address)
-		}
-		for _, claim := range []string{"203.0.113.7/32", "198.51.100.0/24", "2001:db8::/64", "198.51.100.1"} {
-			wantOverridden(t, c, false, "X-Forwarded-For", "203.0.113.7", "Authorization", claim)
-		}
-		wantOverridden(t, c, true, "Authorization", "friend")
-		wantOverridden(t, c, false, "X-Forwarded-For", "192.0.2.2")
+			override friend unlimited`, ""))
+	c.Operate(t, 204, "PUT", keyPath("192.0.2.1")+"/override", unlimitedOverride)
+	c.Operate(t, 204, "PUT", keyPath("2001:db8::/64")+"/override", unlimitedOverride)
+	for _, address := range []string{"203.0.113.7", "198.51.100.9", "::ffff:198.51.100.9", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"} {
+		wantOverridden(t, c, true, "X-Forwarded-For", address)
+		wantOverridden(t, c, false, "X-Forwarded-For", "10.0.0.1", "Authorization", address)
+	}
+	for _, claim := range []string{"203.0.113.7/32", "198.51.100.0/24", "2001:db8::/64", "198.51.100.1"} {
+		wantOverridden(t, c, false, "X-Forwarded-For", "203.0.113.7", "Authorization", claim)
+	}
+	wantOverridden(t, c, true, "Authorization", "friend")
+	wantOverridden(t, c, false, "X-Forwarded-For", "192.0.2.2")
 
-		// The operator sees it so, too: the first key is the header's.
-		v := seenKey(t, c, "203.0.113.7")
-		wantRemaining(t, v, "1 gcra 1 1h: 0")
-		if v.Override == nil || v.Override.From != "config" {
-			t.Errorf("%+v", v.Override)
-		}
-		v = seenKey(t, c, "192.0.2.1")
-		wantRemaining(t, v, "1 gcra 1 1h: 0")
-		if v.Override == nil || v.Override.From != "runtime" {
-			t.Errorf("%+v", v.Override)
-		}
-		// A key that only looks like an address is reset and banned like any key.
-		c.Operate(t, 204, "DELETE", keyPath("203.0.113.7"), "")
-		c.Get(t, "/", "Authorization", "203.0.113.7").Want(t, 200)
-		c.Operate(t, 204, "PUT", banPath("198.51.100.1"), "")
-		c.UntilAt(t, "/", 429, "Authorization", "198.51.100.1").WantWait(t, 3600)
-		c.Operate(t, 204, "DELETE", banPath("198.51.100.1"), "")
-	})
+	// The operator sees it so, too: the first key is the header's.
+	v := seenKey(t, c, "203.0.113.7")
+	wantRemaining(t, v, "1 gcra 1 1h: 0")
+	if v.Override == nil || v.Override.From != "config" {
+		t.Errorf("%+v", v.Override)
+	}
+	v = seenKey(t, c, "192.0.2.1")
+	wantRemaining(t, v, "1 gcra 1 1h: 0")
+	if v.Override == nil || v.Override.From != "runtime" {
+		t.Errorf("%+v", v.Override)
+	}
+	// A key that only looks like an address is reset and banned like any key.
+	c.Operate(t, 204, "DELETE", keyPath("203.0.113.7"), "")
+	c.Get(t, "/", "Authorization", "203.0.113.7").Want(t, 200)
+	c.Operate(t, 204, "PUT", keyPath("198.51.100.1")+"/ban", "")
+	c.UntilAt(t, "/", 429, "Authorization", "198.51.100.1").WantWait(t, 3600)
+	c.Operate(t, 204, "DELETE", keyPath("198.51.100.1")+"/ban", "")
 }
 
 // The admin API says how a zone writes a key. TestAdminStrangeKeys and TestKeysOfAddresses show that it takes each key of a request.

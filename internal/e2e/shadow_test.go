@@ -84,11 +84,3 @@ headers draft x_ratelimit
 		c.Get(t, "/alone", "Key", "b").Want(t, 200, "RateLimit", "")
 	})
 }
-
-// Requests of a shadow pass although the store fails, whatever on_store_error says.
-func TestShadowOutage(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site("zone tried {\n shadow\n gcra 1 1h\n}\nzone real {\n match path /real\n gcra 1 1h\n}\nredis localhost:1\non_store_error deny"))
-	c.Get(t, "/").Want(t, 200, "Retry-After", "")
-	c.Get(t, "/real").Want(t, 503, "Retry-After", "1")
-}

@@ -151,7 +151,7 @@ func TestMemoryLimitsCostNothing(t *testing.T) {
 	}
 }
 
-// A new zone costs the same however many there are.
+// A new zone costs the same however many there are. Budgets that have expired no longer count in their own zones.
 func TestMemoryZonesCostNothing(t *testing.T) {
 	const count = 16_000
 	memory := store.NewSharedMemory()
@@ -171,6 +171,10 @@ func TestMemoryZonesCostNothing(t *testing.T) {
 	}
 	if memory.Zones() != count || memory.Keys() != count {
 		t.Errorf("%d keys of %d zones, want %d of as many", memory.Keys(), memory.Zones(), count)
+	}
+	memory.SweepAt(memory.Now() + time.Hour.Microseconds())
+	if memory.Keys() != 0 || memory.ZoneKeys() != 0 || memory.LeastZoneKeys() != 0 {
+		t.Errorf("after a sweep %d keys, of zones with %d, the least %d", memory.Keys(), memory.ZoneKeys(), memory.LeastZoneKeys())
 	}
 }
 

@@ -1,5 +1,7 @@
 package store
 
+import "math"
+
 // Denials returns the number of denials that take memory.
 func (c *DenyCache) Denials() (n int) {
 	for i := range c.sets {
@@ -23,6 +25,17 @@ func (m *SharedMemory) ZoneKeys() (sum int64) {
 		sum += z.weight.Load()
 	}
 	return sum
+}
+
+// LeastZoneKeys returns the least weight of a zone.
+func (m *SharedMemory) LeastZoneKeys() int64 {
+	m.zones.mu.Lock()
+	defer m.zones.mu.Unlock()
+	least := int64(math.MaxInt64)
+	for _, z := range m.zones.byName {
+		least = min(least, z.weight.Load())
+	}
+	return least
 }
 
 // SharedBudgets returns the number of budgets that are shared by keys without room.

@@ -30,7 +30,7 @@ type Events interface {
 	End()
 }
 
-// lineKind is what a line has.
+// lineKind is the kind of a line.
 type lineKind uint8
 
 const (

@@ -136,7 +136,7 @@ func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
 }
 
 // pass removes a request whose time has come. It also removes the abandoned requests before
-// it, because their charges are in the past and can't be given back. Those that wait for another limit remain.
+// it, because their charges are in the past and can't be given back. Requests that wait for another limit remain.
 func (p *Places) pass(h *heldRequest) {
 	p.change(h.request.Key, func(k keyPlaces) keyPlaces {
 		end := slices.Index(k.line, h) + 1

@@ -32,8 +32,8 @@ export GOGC=400 # most processes live for seconds, and their garbage can stay
 # the race detector adds to: these tests run without it.
 meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limiter|lines|readahead|relay|telemetry|topk))$'
 alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
-alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
-alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
+alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers)'
+alone+='|Memory(ReclaimIsBounded|(Limits|Zones)CostNothing|OverflowIsOneBudget|ListsInOneOrder)'
 alone+='|(Permissions|DenyCache)?Conforms?|Cluster)$'
 
 if [[ $* == -prepare ]]; then

@@ -122,7 +122,7 @@ func TestBanOfHandlerKeys(t *testing.T) {
 		}
 		`))
 	for _, key := range []string{"a", "vip"} {
-		c.Operate(t, 204, "PUT", keyPath(key)+"/ban", "")
+		c.Operate(t, 204, "PUT", banPath(key), "")
 	}
 	for _, header := range []string{"User a", "Net a", "User vip", "User a Plan free", "User a Cost 0", "User a Factor 2", "User a Factor none"} {
 		c.Get(t, "/", strings.Fields(header)...).WantWait(t, 3600)

@@ -40,8 +40,8 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 			override 203.0.113.7/32 unlimited
 			override 198.51.100.0/24 unlimited
 			override friend unlimited`, ""))
-	c.Operate(t, 204, "PUT", keyPath("192.0.2.1")+"/override", unlimitedOverride)
-	c.Operate(t, 204, "PUT", keyPath("2001:db8::/64")+"/override", unlimitedOverride)
+	c.Operate(t, 204, "PUT", overridePath("192.0.2.1"), unlimitedOverride)
+	c.Operate(t, 204, "PUT", overridePath("2001:db8::/64"), unlimitedOverride)
 	for _, address := range []string{"203.0.113.7", "198.51.100.9", "::ffff:198.51.100.9", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"} {
 		wantOverridden(t, c, true, "X-Forwarded-For", address)
 		wantOverridden(t, c, false, "X-Forwarded-For", "10.0.0.1", "Authorization", address)
@@ -66,9 +66,9 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 	// A key that only looks like an address is reset and banned like any key.
 	c.Operate(t, 204, "DELETE", keyPath("203.0.113.7"), "")
 	c.Get(t, "/", "Authorization", "203.0.113.7").Want(t, 200)
-	c.Operate(t, 204, "PUT", keyPath("198.51.100.1")+"/ban", "")
+	c.Operate(t, 204, "PUT", banPath("198.51.100.1"), "")
 	c.UntilAt(t, "/", 429, "Authorization", "198.51.100.1").WantWait(t, 3600)
-	c.Operate(t, 204, "DELETE", keyPath("198.51.100.1")+"/ban", "")
+	c.Operate(t, 204, "DELETE", banPath("198.51.100.1"), "")
 }
 
 // The admin API says how a zone writes a key. TestAdminStrangeKeys and TestKeysOfAddresses show that it takes each key of a request.

@@ -8,8 +8,19 @@ import (
 	"testing"
 )
 
-// Freeze stops the process. Its connections stay open, but nothing answers.
-func (s *Server) Freeze(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
+// Freeze stops the process, and returns when it has stopped. Connections stay open, and the system accepts new ones,
+// but nothing replies.
+func (s *Server) Freeze(t testing.TB) {
+	t.Helper()
+	s.signal(t, syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	for err := error(syscall.EINTR); err == syscall.EINTR; {
+		_, err = syscall.Wait4(s.process.Process.Pid, &status, syscall.WUNTRACED, nil)
+	}
+	if !status.Stopped() {
+		t.Fatalf("the process hasn't stopped: %v", status)
+	}
+}
 
 // Thaw continues a frozen process, which then reads all that was sent meanwhile.
 func (s *Server) Thaw(t testing.TB) { s.signal(t, syscall.SIGCONT) }

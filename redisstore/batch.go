@@ -24,27 +24,27 @@ import (
 // sixteenth of all keys. Until it has moved, requests with several limits whose budgets begin
 // would fail.
 type batch struct {
-	calls       []*pendingCall
-	slotsOps    []slotsOp      // at most one for each name
-	slotsOpAt   map[string]int // the position in slotsOps of each name
-	scriptCalls []*scriptCall  // those of messages, and others to use again
-	splitAt     map[int]int    // the position in scriptCalls of each hash slot
-	takes       int
-	work        int64     // see [algorithms.MaxWork]
-	isProbe     bool      // of the distance
-	sent        time.Time // or about to be sent
+	calls     []*pendingCall
+	slotsOps  []slotsOp      // at most one for each name
+	slotsOpAt map[string]int // the position in slotsOps of each name
+	made      []*message     // those of messages, and others to use again
+	splitAt   map[int]int    // the position in made of each hash slot
+	takes     int
+	work      int64     // see [algorithms.MaxWork]
+	isProbe   bool      // of the distance
+	sent      time.Time // or about to be sent
 
 	// The round trip.
-	messages []*scriptCall
+	messages []*message
 	conns    *connections
 	began    time.Time
-	deadline time.Time // no message can run any more after that
+	deadline time.Time // no message can run any more after that, except at a given instant
 	script   *redis.Script
 	replied  bool // Redis has replied to one of the messages
 }
 
-// scriptCall is one message to the script, with its calls and its operations on slots.
-type scriptCall struct {
+// message is the input of one script call, with its calls and its operations on slots.
+type message struct {
 	wire.Message
 	calls    []*pendingCall
 	retries  []*pendingCall // calls that certainly did not run, and are sent again
@@ -93,39 +93,39 @@ func (b *batch) release() {
 	clear(b.slotsOpAt)
 	clear(b.splitAt)
 	b.calls, b.slotsOps = b.calls[:0], b.slotsOps[:0]
-	for _, sc := range b.scriptCalls {
-		clear(sc.calls)
-		clear(sc.slotsOps)
-		sc.payload, sc.loadErr = payload{}, nil
-		sc.calls, sc.retries, sc.slotsOps = sc.calls[:0], nil, sc.slotsOps[:0]
+	for _, m := range b.made {
+		clear(m.calls)
+		clear(m.slotsOps)
+		m.payload, m.loadErr = payload{}, nil
+		m.calls, m.retries, m.slotsOps = m.calls[:0], nil, m.slotsOps[:0]
 	}
 	batches.Put(b)
 }
 
 // split divides the batch into messages: one for each hash slot in a cluster, else a single one.
 func (b *batch) split(names wire.Names, cluster bool) {
-	message := func(name, key string) *scriptCall {
+	of := func(name, key string) *message {
 		switch {
 		case !cluster:
-			return b.scriptCallOf(0)
+			return b.messageOf(0)
 		case name != "":
-			return b.scriptCallOf(wire.HashSlotOfName(name))
+			return b.messageOf(wire.HashSlotOfName(name))
 		}
-		return b.scriptCallOf(names.HashSlot(key))
+		return b.messageOf(names.HashSlot(key))
 	}
 	for _, c := range b.calls {
-		sc := message(c.setName, c.key)
-		sc.calls = append(sc.calls, c)
+		m := of(c.setName, c.key)
+		m.calls = append(m.calls, c)
 	}
 	for i := range b.slotsOps {
-		sc := message(b.slotsOps[i].name, "")
-		sc.slotsOps = append(sc.slotsOps, &b.slotsOps[i])
+		m := of(b.slotsOps[i].name, "")
+		m.slotsOps = append(m.slotsOps, &b.slotsOps[i])
 	}
-	b.messages = b.scriptCalls[:len(b.splitAt)]
+	b.messages = b.made[:len(b.splitAt)]
 }
 
-// scriptCallOf returns the script call of a hash slot. It makes the script call if there is none.
-func (b *batch) scriptCallOf(slot int) *scriptCall {
+// messageOf returns the message of a hash slot. It makes the message if there is none.
+func (b *batch) messageOf(slot int) *message {
 	n, found := b.splitAt[slot]
 	if !found {
 		if b.splitAt == nil {
@@ -133,26 +133,26 @@ func (b *batch) scriptCallOf(slot int) *scriptCall {
 		}
 		n = len(b.splitAt)
 		b.splitAt[slot] = n
-		if n == len(b.scriptCalls) {
-			b.scriptCalls = append(b.scriptCalls, new(scriptCall))
+		if n == len(b.made) {
+			b.made = append(b.made, new(message))
 		}
 	}
-	return b.scriptCalls[n]
+	return b.made[n]
 }
 
 // writeMessage writes the message, and returns the set that the script needs.
-func (sc *scriptCall) writeMessage(names wire.Names, h wire.Head) (set algorithms.Set) {
-	sc.Reset(names, h)
-	sc.sortCalls()
-	for _, op := range sc.slotsOps {
+func (m *message) writeMessage(names wire.Names, h wire.Head) (set algorithms.Set) {
+	m.Reset(names, h)
+	m.sortCalls()
+	for _, op := range m.slotsOps {
 		set = set.WithSlots()
 		if op.Set {
-			sc.Set(op.name, op.Count)
+			m.Set(op.name, op.Count)
 		}
 	}
-	for _, c := range sc.calls {
+	for _, c := range m.calls {
 		if c.requests != nil {
-			sc.Take(c.requests)
+			m.Take(c.requests)
 			set |= scriptSetFor(c.requests)
 		}
 		for _, one := range c.corrections {
@@ -160,10 +160,10 @@ func (sc *scriptCall) writeMessage(names wire.Names, h wire.Head) (set algorithm
 				set = set.With(l.Algorithm())
 			}
 			if one.Refund > 0 {
-				sc.Refund(one.Request, one.Refund)
+				m.Refund(one.Request, one.Refund)
 			}
 			if mode, charges := one.ChargeMode(); charges {
-				sc.Charge(one.Request, mode, one.Charge)
+				m.Charge(one.Request, mode, one.Charge)
 			}
 		}
 	}
@@ -173,8 +173,8 @@ func (sc *scriptCall) writeMessage(names wire.Names, h wire.Head) (set algorithm
 // sortCalls puts takes with the same limits side by side, because the script reads a limit only if
 // it differs from the limit before. Corrections come first, so that a take sees all corrections
 // that were queued before it.
-func (sc *scriptCall) sortCalls() {
-	slices.SortStableFunc(sc.calls, func(a, b *pendingCall) int { return strings.Compare(a.firstLimitID(), b.firstLimitID()) })
+func (m *message) sortCalls() {
+	slices.SortStableFunc(m.calls, func(a, b *pendingCall) int { return strings.Compare(a.firstLimitID(), b.firstLimitID()) })
 }
 
 // firstLimitID returns the ID of the first limit of a take, or "" for other calls.
@@ -202,26 +202,26 @@ func scriptSetFor(requests []store.Request) (set algorithms.Set) {
 	return set
 }
 
-// parseReply reads the reply to a script call. The error is that of all calls; an error of one call
+// parseReply reads the reply to a message. The error is that of all calls; an error of one call
 // is set in the call.
-func (b *batch) parseReply(sc *scriptCall, text string) error {
-	r := &sc.reply
+func (b *batch) parseReply(m *message, text string) error {
+	r := &m.reply
 	if err := r.Read(text); err != nil || r.Late {
 		return cmp.Or(err, errLate)
 	}
-	for _, op := range sc.slotsOps {
+	for _, op := range m.slotsOps {
 		if op.Set {
 			op.found, op.err = r.Set()
 			op.known = true
 		}
 	}
-	for _, c := range sc.calls {
+	for _, c := range m.calls {
 		c.err, c.reports = nil, nil
 		if c.requests != nil {
-			sc.found = sc.found[:0]
-			c.allowed, sc.found, c.err = r.Take(c.requests, sc.found)
+			m.found = m.found[:0]
+			c.allowed, m.found, c.err = r.Take(c.requests, m.found)
 			if c.err == nil {
-				b.recordSlots(c.slots, sc.found)
+				b.recordSlots(c.slots, m.found)
 			}
 		}
 		for _, one := range c.corrections {
@@ -286,16 +286,16 @@ func (p *payload) MarshalBinary() ([]byte, error) {
 	return p.bytes, nil
 }
 
-// makeCommand makes the command of the script call.
-func (sc *scriptCall) makeCommand(ctx context.Context, script *redis.Script) {
-	sc.keys = sc.AppendKeys(sc.keys[:0])
-	sc.payload = payload{bytes: sc.Argument()}
-	sc.args = append(sc.args[:0], "evalsha", script.Hash(), len(sc.keys))
-	for i := range sc.keys {
-		sc.args = append(sc.args, &sc.keys[i])
+// makeCommand makes the command of the message.
+func (m *message) makeCommand(ctx context.Context, script *redis.Script) {
+	m.keys = m.AppendKeys(m.keys[:0])
+	m.payload = payload{bytes: m.Argument()}
+	m.args = append(m.args[:0], "evalsha", script.Hash(), len(m.keys))
+	for i := range m.keys {
+		m.args = append(m.args, &m.keys[i])
 	}
-	sc.args = append(sc.args, &sc.payload)
-	sc.command = noRetryCmd{redis.NewStringCmd(ctx, sc.args...)}
+	m.args = append(m.args, &m.payload)
+	m.command = noRetryCmd{redis.NewStringCmd(ctx, m.args...)}
 }
 
 // noRetryCmd is a command that must run at most once. The client never sends it again after it may

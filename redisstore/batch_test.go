@@ -90,7 +90,7 @@ func TestArrange(t *testing.T) {
 		return &pendingCall{key: key, requests: []store.Request{{Key: key, Limits: []store.Limit{{ID: id}}}}}
 	}
 	slots := &pendingCall{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
-	sc := &scriptCall{calls: []*pendingCall{
+	sc := &message{calls: []*pendingCall{
 		take("1", "b"), take("2", "a"),
 		{key: "refund", corrections: make([]store.Correction, 1)},
 		take("3", "b"), slots, take("1", "a"), take("1", "b"),

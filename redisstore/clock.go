@@ -36,10 +36,10 @@ func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	}
 }
 
-// schedule returns about when Redis runs a batch, in the time of Redis, and the deadline. If Redis runs a message
+// instants returns about when Redis runs a batch, in the time of Redis, and the deadline. If Redis runs a message
 // later, nobody uses the reply, so the message must not charge. An inexact reading makes both too early rather
 // than too late. The first call asks Redis for its time. At a given instant there is no deadline: then it is 0.
-func (s *Store) schedule(ctx context.Context, b *batch) (expected, notAfter algorithms.Micros, err error) {
+func (s *Store) instants(ctx context.Context, b *batch) (expected, notAfter algorithms.Micros, err error) {
 	if now := b.now(); now != 0 {
 		return now, 0, nil
 	}

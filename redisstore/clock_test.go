@@ -18,7 +18,7 @@ func TestNotAfter(t *testing.T) {
 		const shown algorithms.Micros = 1_790_000_000_000_000
 		s.lastReading = clockReading{redis: shown, local: time.Now()}
 		for _, left := range []time.Duration{-time.Second, 0, 100 * time.Millisecond, time.Hour} {
-			_, last, err := s.schedule(t.Context(), &batch{deadline: s.lastReading.local.Add(left)})
+			_, last, err := s.instants(t.Context(), &batch{deadline: s.lastReading.local.Add(left)})
 			if want := shown + left.Microseconds(); err != nil || last != want {
 				t.Errorf("with %v left it is %+d µs, want %+d; error %v", left, last-shown, want-shown, err)
 			}

@@ -129,7 +129,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 			allowed, err = h.sendAlone(ctx, call)
 		} else { // in a batch, in which other keys may cause a TRYAGAIN
 			retrying = true
-			h.enqueue(call)
+			h.enqueueOrSend(call)
 			allowed, err = h.await(call)
 		}
 		var to redirect
@@ -178,7 +178,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 		}
 		ended(toStoreError(context.Background(), call.err))
 	}
-	n.enqueue(call)
+	n.enqueueOrSend(call)
 }
 
 // Change implements [store.Store], at the time of the nodes.

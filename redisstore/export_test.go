@@ -51,7 +51,7 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	s.keys.mu.Unlock()
 	n := len(b.calls)
 	s.sendBatch(b)
-	s.nextBatch(b)
+	s.finishAndNext(b)
 	return n
 }
 
@@ -70,7 +70,7 @@ func TakeTogether(s *Store, requests [][]store.Request, errs []error) (messages 
 	s.keys.mu.Unlock()
 	for ; b != nil; messages++ {
 		s.sendBatch(b)
-		b = s.nextBatch(b)
+		b = s.finishAndNext(b)
 	}
 	for i, c := range calls {
 		<-c.done

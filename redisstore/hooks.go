@@ -16,10 +16,9 @@ type Hooks struct {
 	// when it works again, with nil. It is also called with nil when other nodes of a cluster have
 	// taken over the slots of a node that failed. [New] never calls it, because a [Store] has no breaker.
 	HealthChanged func(address string, failure error)
-	// RoundTrip is called for each message to a Redis that got a reply. took is the time from the
-	// request for a connection until the reply. requests is how many requests and corrections the
-	// message had. The messages of one pipeline, as to a node of a cluster, count as one. A message
-	// for which Redis lacks the script doesn't count, because it is sent again.
+	// RoundTrip is called for each batch that got a reply of its Redis. took is the time from the
+	// request for a connection until the reply. requests is how many requests, corrections and
+	// counts of slots the batch had, without those for which Redis lacks the script. They are sent again.
 	RoundTrip func(took time.Duration, requests int)
 }
 

@@ -180,7 +180,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			s.keys.correcting["corrected"] = new(batch)
 			q.calls = []*pendingCall{takes[0], takes[1], back, set}
 			s.fillLocked(new(batch))
-			s.enqueue(takes[2])
+			s.enqueueOrSend(takes[2])
 			if err := check(t.Context()); err == nil {
 				t.Fatal("the check succeeds without a Redis")
 			}

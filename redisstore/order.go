@@ -15,10 +15,10 @@ import (
 // awaited names the messages for which a call waits: the one with corrections of a key, or those with slots of a name.
 type awaited struct{ correctedKey, slots string }
 
-// hasRoomLocked reports whether the next call of a queue may join a batch, which has at most so many takes. More takes
+// fitsLocked reports whether the next call of a queue may join a batch, which has at most so many takes. More takes
 // join it only if the batch corrects their key or sets their slots. They would have to wait for its end. Otherwise
 // the requests of a single key would have one small batch in flight at a time. This is slow if Redis is far away.
-func (k *keyStates) hasRoomLocked(b *batch, c *pendingCall, most int) bool {
+func (k *keyStates) fitsLocked(b *batch, c *pendingCall, most int) bool {
 	switch {
 	case len(b.calls) == 0:
 		return true
@@ -71,8 +71,8 @@ func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now alg
 		if wait == 0 {
 			continue
 		}
-		if c.requests != nil && wait < algorithms.Forever && k.lost != nil {
-			c.fail(k.lost)
+		if c.requests != nil && wait < algorithms.Forever && k.lastLoss != nil {
+			c.fail(k.lastLoss)
 		} else {
 			k.addWaitingLocked(s, c, awaited{slots: u.name}, wait)
 		}
@@ -107,12 +107,12 @@ func (k *keyStates) removeWaitingLocked(a awaited) []*pendingCall {
 	return calls
 }
 
-// endLocked records the end of a script call of a store. Without a reply, the script call can run until the deadline.
-// endLocked returns the calls to send again, and those that have waited for the script call. If Redis is silent, or the
+// endLocked records the end of a message of a store. Without a reply, the message can run until the deadline.
+// endLocked returns the calls to send again, and those that have waited for the message. If Redis is silent, or the
 // message is lost, takes of this store among them fail. Takes of other nodes of a cluster fail if the message is lost,
 // and they have waited for its slots.
-func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, silence error) (again []*pendingCall) {
-	lost := sc.lost()
+func (k *keyStates) endLocked(s *Store, m *message, deadline time.Time, silence error) (again []*pendingCall) {
+	lost := m.lost()
 	fails := func(c *pendingCall, ofOthers error) bool {
 		err := ofOthers
 		if c.store == s {
@@ -120,7 +120,7 @@ func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, sile
 		}
 		return err != nil && c.failTake(err)
 	}
-	for _, calls := range [...][]*pendingCall{sc.calls, sc.retries} {
+	for _, calls := range [...][]*pendingCall{m.calls, m.retries} {
 		for _, c := range calls {
 			if c.corrections != nil {
 				delete(k.correcting, c.key)
@@ -128,13 +128,13 @@ func (k *keyStates) endLocked(s *Store, sc *scriptCall, deadline time.Time, sile
 			}
 		}
 	}
-	for _, c := range sc.retries {
+	for _, c := range m.retries {
 		c.sent, c.store = false, s
 		again = append(again, c)
 	}
 	again = slices.DeleteFunc(again, func(c *pendingCall) bool { return fails(c, nil) })
-	k.recordSlotsLocked(sc, deadline)
-	for _, op := range sc.slotsOps {
+	k.recordSlotsLocked(m, deadline)
+	for _, op := range m.slotsOps {
 		forSlots := k.removeWaitingLocked(awaited{slots: op.name})
 		again = append(again, slices.DeleteFunc(forSlots, func(c *pendingCall) bool { return fails(c, lost) })...)
 	}

@@ -28,17 +28,17 @@ import (
 
 var parityNames = wire.Names{Prefix: "parity"}
 
-// message is some steps that travel together.
-type message struct {
+// parityMessage is some steps that travel together.
+type parityMessage struct {
 	wire.Message
 	steps []step
 }
 
 // messages divides the steps into messages, and writes these.
-func (p *program) messages() (messages []*message) {
+func (p *program) messages() (messages []*parityMessage) {
 	for _, s := range p.steps {
 		if !s.joined {
-			m := new(message)
+			m := new(parityMessage)
 			m.Reset(parityNames, wire.Head{Now: s.now, Expected: p.expected(s.now), Instance: s.instance, SlotsExpiry: p.expiry})
 			messages = append(messages, m)
 		}
@@ -64,7 +64,7 @@ func (p *program) expected(now algorithms.Micros) algorithms.Micros {
 }
 
 // write appends a step to a message.
-func (p *program) write(m *message, s step) {
+func (p *program) write(m *parityMessage, s step) {
 	m.steps = append(m.steps, s)
 	if s.poison != nil {
 		m.Take(p.poisonedRequests(s))
@@ -181,7 +181,7 @@ func (p *program) poisonedName(n int) string {
 }
 
 // differs compares the reply to a message.
-func (p *program) differs(m *message, text string) string {
+func (p *program) differs(m *parityMessage, text string) string {
 	r, err := wiretest.ReadReply(text)
 	if err != nil {
 		return err.Error()

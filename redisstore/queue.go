@@ -12,9 +12,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Calls of concurrent requests are sent in batches. One batch is in flight at a time, and calls that arrive
-// meanwhile queue up and make the next one. If Redis is far away, further batches are sent meanwhile, so that no
-// call waits for long: see distance. A call that arrives while nothing is in flight is sent at once, alone.
+// Calls of concurrent HTTP requests are sent in batches. One batch is in flight at a time, and calls that arrive
+// meanwhile queue up and make the next one. If Redis is far away, or the distance isn't known yet, further batches are
+// sent meanwhile, so that no call waits for long: see distance. A call that finds room for another batch is sent at
+// once, with what the queue holds. A batch has one message, or in a cluster one for each hash slot.
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
@@ -28,10 +29,10 @@ type queue struct {
 	lastReply   time.Time // when the last reply came
 	lastFailure time.Time // when the last batch ended without a reply
 	failure     error     // its error; nil once a reply has come
-	maxInFlight int       // messages that may be in flight to a Redis that is far away
-	shares      bool      // whether calls share messages, so that waiting for others saves work
+	maxInFlight int       // batches that may be in flight to a Redis that is far away
+	shares      bool      // whether calls share batches, so that waiting for others saves work
 	distance    distance
-	stall       time.Duration // the time after which a message has stalled
+	stall       time.Duration // the time after which a batch has stalled
 	timer       *time.Timer   // sends the next batch without waiting for a reply; or nil
 }
 
@@ -41,7 +42,8 @@ func newQueue(o Options) queue {
 }
 
 const (
-	// MaxQueued is the maximum time that a take waits in the queue while Redis replies.
+	// MaxQueued is the maximum time that a take waits in the queue while Redis replies. The queue looks at the time
+	// when the take's turn comes.
 	MaxQueued = time.Second
 	// maxCorrectionQueued is the maximum time that a correction waits in the queue. No request
 	// waits for a correction.
@@ -55,9 +57,9 @@ var errBusy = &store.Error{
 	Err:    errors.New("redisstore: a request was not sent in time: this instance or its Redis is overloaded"),
 }
 
-// errLate is the error of calls whose message Redis ran after its not-after. The script did
-// nothing.
-var errLate = errors.New("redisstore: Redis ran the message too late and did nothing")
+// errLate is the error of a message that Redis ran before its not-before or after its not-after. The script did
+// nothing. Only sets of slots end with it, because other calls are sent again.
+var errLate = errors.New("redisstore: Redis ran the message too early or too late, and did nothing")
 
 // pendingCall is the work of one caller: a take, corrections of one key, or a set of slots.
 type pendingCall struct {
@@ -110,8 +112,8 @@ func (c *pendingCall) end(allowed bool, err error) {
 
 func (c *pendingCall) fail(err error) { c.end(false, err) }
 
-// hasRoomLocked reports whether another batch may be sent now.
-func (q *queue) hasRoomLocked() bool {
+// maySendLocked reports whether another batch may be sent now.
+func (q *queue) maySendLocked() bool {
 	n := len(q.countedLocked())
 	switch {
 	case len(q.inFlight) >= q.maxInFlight:
@@ -124,7 +126,7 @@ func (q *queue) hasRoomLocked() bool {
 	return n < q.distance.bound(q.maxInFlight) && (n < maxUnspaced || time.Since(q.lastSent) >= sendInterval)
 }
 
-// countedLocked returns the messages in flight that have not stalled.
+// countedLocked returns the batches in flight that have not stalled.
 func (q *queue) countedLocked() []*batch {
 	for i, b := range q.inFlight {
 		if time.Since(b.sent) < q.stall {
@@ -134,12 +136,14 @@ func (q *queue) countedLocked() []*batch {
 	return nil
 }
 
-// enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
-// waits for the call anyway, so enqueue itself sends the batch. Otherwise a new goroutine does.
-func (s *Store) enqueue(c *pendingCall) {
+// enqueueOrSend puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
+// waits for the call anyway. So enqueueOrSend itself makes the round trip, which needs no other goroutine. It returns
+// after the timeout at the latest, and doesn't look at the call's ctx meanwhile. The batch is without the call if
+// the call must wait for another one. For a call with onEnd, a new goroutine sends the batch.
+func (s *Store) enqueueOrSend(c *pendingCall) {
 	q, mu := &s.queue, &s.keys.mu
 	mu.Lock()
-	if c.onEnd != nil || !q.hasRoomLocked() {
+	if c.onEnd != nil || !q.maySendLocked() {
 		s.enqueueLocked(c)
 		mu.Unlock()
 		return
@@ -151,7 +155,7 @@ func (s *Store) enqueue(c *pendingCall) {
 		return
 	}
 	s.sendBatch(b)
-	if b := s.nextBatch(b); b != nil {
+	if b := s.finishAndNext(b); b != nil {
 		go s.sendBatches(b)
 	}
 }
@@ -161,8 +165,8 @@ func (s *Store) enqueueLocked(c *pendingCall) {
 	s.scheduleSendLocked()
 }
 
-// await waits for the end of a call with ctx, and releases the call. If the caller leaves before the call is
-// sent, await returns at once, and the call is dropped when its turn comes.
+// await waits for the end of a call with ctx, and releases the call. If the caller leaves while the call is in the
+// queue, await returns at once, and the call is dropped when its turn comes.
 func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	select {
 	case <-c.done:
@@ -185,7 +189,7 @@ func (s *Store) scheduleSendLocked() {
 	q := &s.queue
 	switch {
 	case len(q.calls) == 0:
-	case q.hasRoomLocked():
+	case q.maySendLocked():
 		if b := s.nextBatchLocked(); b != nil {
 			go s.sendBatches(b)
 		}
@@ -205,20 +209,20 @@ func (s *Store) scheduleSendLocked() {
 
 // sendBatches sends a batch, and then the calls that have queued up meanwhile.
 func (s *Store) sendBatches(b *batch) {
-	for ; b != nil; b = s.nextBatch(b) {
+	for ; b != nil; b = s.finishAndNext(b) {
 		s.sendBatch(b)
 	}
 }
 
-// nextBatch returns the next batch after a batch has ended, which it releases. If the queue is empty, or it is too
-// early to send, nextBatch returns nil.
-func (s *Store) nextBatch(ended *batch) *batch {
+// finishAndNext takes an ended batch out of those in flight, and releases it. It returns the next batch, or nil if the
+// queue is empty or it is too early to send.
+func (s *Store) finishAndNext(ended *batch) *batch {
 	defer ended.release()
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
 	q := &s.queue
 	q.inFlight = slices.DeleteFunc(q.inFlight, func(b *batch) bool { return b == ended })
-	if !q.hasRoomLocked() {
+	if !q.maySendLocked() {
 		s.scheduleSendLocked()
 		return nil
 	}
@@ -252,7 +256,7 @@ func (s *Store) fillLocked(b *batch) {
 		most = 1
 	}
 	n := 0
-	for ; n < len(q.calls) && s.keys.hasRoomLocked(b, q.calls[n], most); n++ {
+	for ; n < len(q.calls) && s.keys.fitsLocked(b, q.calls[n], most); n++ {
 		if c := q.calls[n]; !s.dropExpiredLocked(c, now) && s.keys.admitLocked(s, b, c, now) {
 			b.add(c)
 		}
@@ -306,39 +310,50 @@ func (c *pendingCall) maxQueued() time.Duration {
 	}
 }
 
-// endBatch is called at the end of a batch. The calls to send again, and those that have waited for the batch, return to
-// their queues. Takes behind a lost message fail. Redis is silent if the batch got no reply in time, and no other batch
-// got one meanwhile. Then all takes that are not sent yet fail.
-func (s *Store) endBatch(b *batch) {
+// settleBatch notes the end of a batch, which counts as in flight until finishAndNext. The calls to send again, and those
+// that have waited for the batch, return to their queues. Takes behind a lost message fail. If Redis is silent, all takes
+// that are not sent yet fail.
+func (s *Store) settleBatch(b *batch) {
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	silence := s.noteRepliesLocked(b)
+	s.noteRepliesLocked(b)
+	silence := s.queue.silenceLocked(b)
 	var again []*pendingCall
-	for _, sc := range b.messages {
-		again = append(again, s.keys.endLocked(s, sc, b.deadline, silence)...)
+	for _, m := range b.messages {
+		again = append(again, s.keys.endLocked(s, m, b.deadline, silence)...)
 	}
 	if silence != nil {
-		s.failTakesLocked(silence)
+		s.failUnsentLocked(silence)
 	}
 	requeueLocked(again)
 }
 
-// noteRepliesLocked records whether Redis has replied to the calls of a batch. If Redis is silent, noteRepliesLocked
-// returns the error of the takes that are not sent yet.
-func (s *Store) noteRepliesLocked(b *batch) error {
+// noteRepliesLocked records whether Redis has replied to a batch.
+func (s *Store) noteRepliesLocked(b *batch) {
 	q := &s.queue
-	var timedOut error
 	if b.replied {
 		q.lastReply, q.failure = time.Now(), nil
+		return
 	}
-	for _, sc := range b.messages {
-		if !b.replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
-			if q.failure, q.lastFailure = sc.err, time.Now(); !isTimeout(sc.err) { // Redis may start again, without its data
-				s.keys.table.Distrust()
-			}
+	for _, m := range b.messages {
+		if m.err == nil || errors.Is(m.err, errTooLarge) {
+			continue
 		}
-		if isTimeout(sc.err) && len(sc.calls) > 0 {
-			timedOut = sc.err
+		q.failure, q.lastFailure = m.err, time.Now()
+		if !isTimeout(m.err) { // Redis may start again, without its data
+			s.keys.table.Distrust()
+		}
+	}
+}
+
+// silenceLocked returns the error of the takes that are not sent yet, if Redis is silent. Then a batch got no reply in
+// time, and no other batch got one since it began. A message whose calls are all sent again shows no silence, because it
+// was never sent.
+func (q *queue) silenceLocked(b *batch) error {
+	var timedOut error
+	for _, m := range b.messages {
+		if isTimeout(m.err) && len(m.calls) > 0 {
+			timedOut = m.err
 		}
 	}
 	if timedOut == nil || q.lastReply.After(b.began) {
@@ -347,8 +362,8 @@ func (s *Store) noteRepliesLocked(b *batch) error {
 	return &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: timedOut}}
 }
 
-// failTakesLocked ends all takes that are not sent yet with err.
-func (s *Store) failTakesLocked(err error) {
+// failUnsentLocked ends all takes that are not sent yet with err.
+func (s *Store) failUnsentLocked(err error) {
 	s.queue.calls = slices.DeleteFunc(s.queue.calls, func(c *pendingCall) bool { return c.failTake(err) })
 	s.keys.failTakesLocked(s, err)
 }

@@ -45,7 +45,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	s.keys.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	behind.queued = time.Now().Add(time.Hour) // so it has not waited for too long
-	s.enqueue(behind)
+	s.enqueueOrSend(behind)
 
 	ended := false
 	beside.onEnd = func(c *pendingCall) { // whatever is in the queue by now can be sent
@@ -63,7 +63,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	dialer.unreachable.Store(true)
 	s.reconnect(s.conns)
 	s.sendBatch(b)
-	s.sendBatches(s.nextBatch(b))
+	s.sendBatches(s.finishAndNext(b))
 	if err := <-given; err != nil || !ended {
 		t.Errorf("correction: error %v; the other take has ended: %v", err, ended)
 	}
@@ -79,7 +79,7 @@ func TestAloneExpires(t *testing.T) {
 		want string
 	}{
 		{"no reply", 20 * time.Millisecond, func(*Store) {}, store.ReasonTimeout},
-		{"a reply", 20 * time.Millisecond, func(s *Store) { s.endBatch(&batch{replied: true}) }, store.ReasonBusy},
+		{"a reply", 20 * time.Millisecond, func(s *Store) { s.settleBatch(&batch{replied: true}) }, store.ReasonBusy},
 		{"an outage", time.Minute, func(s *Store) { s.noteHealth(io.EOF) }, store.ReasonOpen},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestExpiredCorrection(t *testing.T) {
 		ended <- c.err
 	}
 	s.queue.calls = []*pendingCall{old}
-	go s.nextBatch(new(batch))
+	go s.finishAndNext(new(batch))
 	select {
 	case err := <-ended:
 		if !errors.Is(err, errBusy) {
@@ -137,7 +137,7 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 	q := &s.queue
 	q.maxInFlight = 0 // nothing is sent
 	end := func(key string) {
-		s.endBatch(&batch{replied: true, messages: []*scriptCall{{calls: []*pendingCall{givesBack(key)}}}})
+		s.settleBatch(&batch{replied: true, messages: []*message{{calls: []*pendingCall{givesBack(key)}}}})
 	}
 	for _, key := range []string{"a", "b"} {
 		q.calls, s.keys.correcting[key] = []*pendingCall{take}, new(batch)

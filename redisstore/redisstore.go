@@ -125,7 +125,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 		return err == nil, err
 	}
 	c := s.newTakeCall(ctx, now, requests)
-	s.enqueue(c)
+	s.enqueueOrSend(c)
 	allowed, err := s.await(c)
 	return allowed, toStoreError(ctx, err)
 }
@@ -202,7 +202,7 @@ func (c corrector) CountSlots(requests []store.Request) { c.keys.countSlots(requ
 // correctKey queues a call with corrections.
 func (s *Store) correctKey(c *pendingCall, ended func(error)) {
 	c.onEnd = func(c *pendingCall) { ended(toStoreError(context.Background(), c.err)) }
-	s.enqueue(c)
+	s.enqueueOrSend(c)
 }
 
 // correctionCalls returns the calls that make corrections. A call has one key, because each key can
@@ -345,7 +345,7 @@ func (s *Store) noteHealth(failure error) {
 		s.keys.mu.Lock()
 		defer s.keys.mu.Unlock()
 		s.keys.table.Distrust()
-		s.failTakesLocked(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
+		s.failUnsentLocked(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
 	}
 }
 

@@ -16,88 +16,88 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// sendBatch makes one round trip for a batch, and ends its calls. The batch stays in flight until nextBatch.
+// sendBatch makes one round trip for a batch, and ends its calls. The batch stays in flight until finishAndNext.
 func (s *Store) sendBatch(b *batch) {
 	b.conns, b.began = s.acquire(), time.Now()
 	defer s.release(b.conns)
 	b.deadline = b.began.Add(s.options.Timeout)
 	b.split(s.names(), s.options.Cluster)
-	failure := s.deliver(b)
-	for _, sc := range b.messages {
-		if sc.err = cmp.Or(failure, sc.loadErr); sc.err == nil {
-			sc.err = sc.command.Err()
+	failure := s.writeAndSend(b)
+	for _, m := range b.messages {
+		if m.err = cmp.Or(failure, m.loadErr); m.err == nil {
+			m.err = m.command.Err()
 		}
-		b.replied = b.replied || isReply(sc.err)
-		s.readReply(b, sc)
-		sc.chooseRetries()
+		b.replied = b.replied || isReply(m.err)
+		s.readReply(b, m)
+		m.chooseRetries()
 	}
-	s.endBatch(b)
-	for _, sc := range b.messages {
-		sc.endCalls()
+	s.settleBatch(b)
+	for _, m := range b.messages {
+		m.endCalls()
 	}
 }
 
-// deliver writes the messages, and makes the round trip. After an error nothing was sent.
-func (s *Store) deliver(b *batch) error {
+// writeAndSend writes the messages, and makes the round trip. After an error nothing was sent.
+func (s *Store) writeAndSend(b *batch) error {
 	ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
 	defer cancel()
-	expected, notAfter, err := s.schedule(ctx, b)
+	expected, notAfter, err := s.instants(ctx, b)
 	if err != nil {
 		return err
 	}
 	head := wire.Head{Now: b.now(), Expected: expected, NotAfter: notAfter, Instance: s.keys.instance, SlotsExpiry: s.keys.expiry}
 	var set algorithms.Set
-	for _, sc := range b.messages {
-		set |= sc.writeMessage(s.names(), head)
-		if !sc.Fits() { // such a call is alone, because it is more work than a message may have
+	for _, m := range b.messages {
+		set |= m.writeMessage(s.names(), head)
+		if !m.Fits() { // such a call is alone, because it is more work than a message may have
 			return errTooLarge
 		}
 	}
 	b.script = s.scriptFor(set)
-	s.runScript(ctx, b)
+	s.sendAndLoad(ctx, b)
 	return nil
 }
 
-// readReply reads the reply to a script call, if there is one. Without a valid reply, sc.err is the error of all its
+// readReply reads the reply to a message, if there is one. Without a valid reply, m.err is the error of all its
 // calls.
-func (s *Store) readReply(b *batch, sc *scriptCall) {
-	if sc.err == nil {
-		if sc.err = b.parseReply(sc, sc.command.Val()); b.now() == 0 && sc.reply.Now > 0 {
-			s.observeClock(sc.reply.Now, b.began)
+func (s *Store) readReply(b *batch, m *message) {
+	if m.err == nil {
+		if m.err = b.parseReply(m, m.command.Val()); b.now() == 0 && m.reply.Now > 0 {
+			s.observeClock(m.reply.Now, b.began)
 		}
 	}
-	if sc.err != nil {
-		sc.err = &store.SharedError{Err: asRedirect(sc.err)}
+	if m.err != nil {
+		m.err = &store.SharedError{Err: asRedirect(m.err)}
 	}
 }
 
 // chooseRetries moves the calls that are sent again from the calls to the retries.
-func (sc *scriptCall) chooseRetries() {
-	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
-		again := sc.sendsAgain(c)
+func (m *message) chooseRetries() {
+	m.calls = slices.DeleteFunc(m.calls, func(c *pendingCall) bool {
+		again := m.sendsAgain(c)
 		if again {
 			c.err = nil
-			sc.retries = append(sc.retries, c)
+			m.retries = append(m.retries, c)
 		}
 		return again
 	})
 }
 
 // sendsAgain reports whether a call is sent again. It certainly did not run.
-func (sc *scriptCall) sendsAgain(c *pendingCall) bool {
-	if sc.err == nil && c.err == nil { // most calls
+func (m *message) sendsAgain(c *pendingCall) bool {
+	if m.err == nil && c.err == nil { // most calls
 		return false
 	}
 	// A replica denies every write of a script.
-	notRun := sc.err != nil && sc.certainlyNotRun() || isFromReplica("", c.err)
+	notRun := m.err != nil && m.certainlyNotRun() || isFromReplica("", c.err)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
-	unconnected := isTimeout(sc.err) && !sc.isSent()
+	unconnected := isTimeout(m.err) && !m.isSent()
 	switch {
-	case errors.Is(sc.err, errLate):
+	case errors.Is(m.err, errLate): // dropExpiredLocked ends the repetitions
 		return c.setName == "" // a later turn sets the count
 	case time.Since(c.queued) >= c.maxQueued():
 		return false
-	case redis.HasErrorPrefix(sc.err, "NOSCRIPT"): // the script of the next message can be another one, which Redis lacks, too
+	case redis.HasErrorPrefix(m.err, "NOSCRIPT"): // the script of the next message can be another one, which Redis lacks, too
 		c.missed++
 		return c.missed <= 3
 	case unconnected, c.corrections != nil && notRun:
@@ -107,12 +107,12 @@ func (sc *scriptCall) sendsAgain(c *pendingCall) bool {
 	return false
 }
 
-// endCalls ends the calls of a script call.
-func (sc *scriptCall) endCalls() {
-	for _, c := range sc.calls {
+// endCalls ends the calls of a message.
+func (m *message) endCalls() {
+	for _, c := range m.calls {
 		switch {
-		case sc.err != nil:
-			c.fail(sc.err)
+		case m.err != nil:
+			c.fail(m.err)
 		case c.reports != nil:
 			go func() { // which may write a log, for which no other call waits
 				for _, report := range c.reports {
@@ -127,23 +127,23 @@ func (sc *scriptCall) endCalls() {
 }
 
 // lost returns the failure of a message that may have run, or nil for other messages.
-func (sc *scriptCall) lost() error {
-	if sc.err == nil || sc.certainlyNotRun() {
+func (m *message) lost() error {
+	if m.err == nil || m.certainlyNotRun() {
 		return nil
 	}
-	return sc.err
+	return m.err
 }
 
 // isSent reports whether the message may have been sent.
-func (sc *scriptCall) isSent() bool { return !sc.payload.sent.IsZero() }
+func (m *message) isSent() bool { return !m.payload.sent.IsZero() }
 
 // certainlyNotRun reports whether the message certainly did not run.
-func (sc *scriptCall) certainlyNotRun() bool {
-	if !sc.isSent() || sc.loadErr != nil || errors.Is(sc.err, errLate) || errors.As(sc.err, new(redirect)) {
+func (m *message) certainlyNotRun() bool {
+	if !m.isSent() || m.loadErr != nil || errors.Is(m.err, errLate) || errors.As(m.err, new(redirect)) {
 		return true
 	}
 	return slices.ContainsFunc([]string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"},
-		func(prefix string) bool { return redis.HasErrorPrefix(sc.err, prefix) })
+		func(prefix string) bool { return redis.HasErrorPrefix(m.err, prefix) })
 }
 
 // scriptFor returns a script for a set. The script also covers the sets of all earlier calls, so
@@ -158,22 +158,22 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 	return s.lastScript
 }
 
-// runScript makes the script calls of a batch in one round trip. If Redis does not have the script, nothing ran:
-// runScript then loads the script, and the calls are made again in another batch.
-func (s *Store) runScript(ctx context.Context, b *batch) {
+// sendAndLoad makes the script calls of a batch in one round trip. If Redis does not have the script, nothing ran:
+// sendAndLoad then loads the script, and the calls are made again in another batch.
+func (s *Store) sendAndLoad(ctx context.Context, b *batch) {
 	b.roundTrip(ctx)
 	if first := b.messages[0]; first.isSent() && isReply(first.command.Err()) {
 		s.observeDistance(time.Since(first.payload.sent), b.isProbe)
 	}
-	var lacking []*scriptCall
+	var lacking []*message
 	requests, replied, stale := 0, false, false
-	for _, sc := range b.messages {
-		if err := sc.command.Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
-			lacking = append(lacking, sc)
+	for _, m := range b.messages {
+		if err := m.command.Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
+			lacking = append(lacking, m)
 		} else {
-			requests += len(sc.calls)
+			requests += len(m.calls)
 			replied = replied || isReply(err)
-			stale = stale || isFromReplica(sc.command.Val(), err)
+			stale = stale || isFromReplica(m.command.Val(), err)
 		}
 	}
 	if replied && s.hooks.RoundTrip != nil {
@@ -183,8 +183,8 @@ func (s *Store) runScript(ctx context.Context, b *batch) {
 		loading, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
 		defer cancel()
 		if err := b.script.Load(loading, b.conns).Err(); err != nil {
-			for _, sc := range lacking {
-				sc.loadErr = err
+			for _, m := range lacking {
+				m.loadErr = err
 			}
 		}
 	}
@@ -195,24 +195,24 @@ func (s *Store) runScript(ctx context.Context, b *batch) {
 
 // roundTrip makes the script calls in one round trip. Their commands hold the results.
 func (b *batch) roundTrip(ctx context.Context) {
-	for _, sc := range b.messages {
-		sc.makeCommand(ctx, b.script)
+	for _, m := range b.messages {
+		m.makeCommand(ctx, b.script)
 	}
 	if len(b.messages) == 1 && !b.isAsking() {
 		_ = b.conns.Process(ctx, b.messages[0].command)
 		return
 	}
 	pipeline := b.conns.Pipeline()
-	for _, sc := range b.messages {
+	for _, m := range b.messages {
 		if b.isAsking() {
 			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
 		}
-		_ = pipeline.Process(ctx, sc.command)
+		_ = pipeline.Process(ctx, m.command)
 	}
 	if _, err := pipeline.Exec(ctx); err != nil {
-		for _, sc := range b.messages { // without a connection, the client sets no errors
-			if sc.command.Err() == nil && sc.command.Val() == "" {
-				sc.command.SetErr(err)
+		for _, m := range b.messages { // without a connection, the client sets no errors
+			if m.command.Err() == nil && m.command.Val() == "" {
+				m.command.SetErr(err)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ type keyStates struct {
 	// route returns the store that has a name, or nil if that store fails or is unknown.
 	route      func(name string) *Store
 	table      *slots.Table
-	lost       error             // the failure of the last lost message with slots
+	lastLoss   error             // the failure of the last lost message with slots
 	queuedSets map[string]bool   // names with a queued call that sets their count
 	timer      *time.Timer       // of the next turn; nil if no name is known
 	correcting map[string]*batch // in flight, with corrections of a key
@@ -101,21 +101,21 @@ func (k *keyStates) addOpLocked(b *batch, u slotsUse, now algorithms.Micros) {
 	}
 }
 
-// recordSlotsLocked records what the end of a script call means for its slots. Without a reply, the
-// script call can run until the deadline.
-func (k *keyStates) recordSlotsLocked(sc *scriptCall, deadline time.Time) {
+// recordSlotsLocked records what the end of a message means for its slots. Without a reply, the
+// message can run until the deadline.
+func (k *keyStates) recordSlotsLocked(m *message, deadline time.Time) {
 	now := k.at(time.Now())
-	for _, op := range sc.slotsOps {
+	for _, op := range m.slotsOps {
 		switch {
-		case sc.err == nil && op.err == nil && op.known:
+		case m.err == nil && op.err == nil && op.known:
 			k.table.Replied(op.Op, op.taken, op.found, now)
-		case sc.err == nil: // the script reports an error of the key
+		case m.err == nil: // the script reports an error of the key
 			k.table.Lost(op.Op, now, now)
-		case sc.certainlyNotRun():
+		case m.certainlyNotRun():
 			k.table.NotRun(op.Op, now)
 		default:
 			k.table.Lost(op.Op, k.at(deadline), now)
-			k.lost = sc.err
+			k.lastLoss = m.err
 		}
 	}
 }

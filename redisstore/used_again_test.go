@@ -191,7 +191,7 @@ func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 func (s *Store) dropUsed() {
 	for s.endedCalls.Get() != nil {
 	}
-	for batches.Get().(*batch).scriptCalls != nil {
+	for batches.Get().(*batch).made != nil {
 	}
 }
 
@@ -214,10 +214,10 @@ func TestLateError(t *testing.T) {
 				}
 				if random.IntN(2) == 0 {
 					want = errBusy
-					s.endBatch(&batch{replied: true, messages: []*scriptCall{{}}})
+					s.settleBatch(&batch{replied: true, messages: []*message{{}}})
 				} else {
 					want = errors.New(fmt.Sprint("failure ", i))
-					s.endBatch(&batch{messages: []*scriptCall{{err: want}}})
+					s.settleBatch(&batch{messages: []*message{{err: want}}})
 				}
 			}
 			if got := s.queue.lateErrorLocked(c.queued); got != want {

@@ -16,7 +16,7 @@ var mistakes = []mistake{
 	},
 	{
 		"nobody sends what came meanwhile", "redisstore/queue.go",
-		"	for ; b != nil; b = s.nextBatch(b) {\n", "	if b != nil {\n",
+		"	for ; b != nil; b = s.finishAndNext(b) {\n", "	if b != nil {\n",
 	},
 	{
 		"calls that have waited are forgotten", "redisstore/queue.go",
@@ -29,11 +29,11 @@ var mistakes = []mistake{
 	// Messages.
 	{
 		"a take is sent again after its reply was lost", "redisstore/script.go",
-		"	case unconnected, c.corrections != nil && notRun:\n", "	case unconnected, notRun, sc.err != nil:\n",
+		"	case unconnected, c.corrections != nil && notRun:\n", "	case unconnected, notRun, m.err != nil:\n",
 	},
 	{
 		"a lost message counts as one that did not run", "redisstore/script.go",
-		"	if !sc.isSent() || sc.loadErr != nil ||", "	if true ||",
+		"	if !m.isSent() || m.loadErr != nil ||", "	if true ||",
 	},
 	{
 		"a message may run at any time", "redisstore/clock.go",

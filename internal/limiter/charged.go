@@ -13,7 +13,7 @@ const chargedFieldPrefix = "rate_limit_charged_"
 // reserved returns how many events the zone's limits were charged when the request came. If no limit was
 // asked, ok is false.
 func (e *Entry) reserved() (events int64, ok bool) {
-	d, _ := e.tightestWithoutSlots()
+	d, _ := e.tightestOf(len(e.Limits))
 	return d.Charged, !d.NotAsked
 }
 

@@ -87,13 +87,10 @@ func (state *State) violatedPolicies() (policies []string) {
 			continue
 		}
 		before := len(policies)
-		for j, d := range e.Outcome.Decisions {
-			if d.Denies() {
+		for j := range len(e.Limits) + 1 {
+			if d, _ := e.decisionOf(j); d.Denies() {
 				policies = append(policies, e.LimitSet.labels[j])
 			}
-		}
-		if e.LacksSlot() {
-			policies = append(policies, e.LimitSet.slotLabel)
 		}
 		if len(policies) == before && e.Outcome.Verdict == store.Banned {
 			policies = append(policies, e.Zone.Name)

@@ -34,7 +34,7 @@ func (set *LimitSet) formatPolicyItems(limits []store.Limit, now algorithms.Micr
 		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, policyWindow(l.Limit, now))
 	}
 	if set.Slots != nil {
-		list = httpfields.AppendConcurrencyPolicy(list, set.slotLabel, set.Slots.Limit)
+		list = httpfields.AppendConcurrencyPolicy(list, set.labels[len(limits)], set.Slots.Limit)
 	}
 	return string(list)
 }
@@ -94,32 +94,36 @@ func appendField(h http.Header, name string, values []string) {
 	h[name] = values
 }
 
-// appendRateLimitItems appends an item of RateLimit for each of the zone's limits, and for its
-// slots. Limits and slots that were not asked are left out.
-func (e *Entry) appendRateLimitItems(list []byte, allowed bool) []byte {
-	for i, d := range e.Outcome.Decisions {
-		if !d.NotAsked {
-			d.Remaining = min(d.Remaining, e.Limits[i].Burst) // smooth grants one more
-			list = appendRateLimitItem(list, e.LimitSet.labels[i], d, allowed)
-		}
+// decisionOf returns the decision of one of the zone's limits, and how much the limit grants at once. Slots are one more
+// limit, behind the others. If the limit was not asked, the decision is NotAsked.
+func (e *Entry) decisionOf(limit int) (d algorithms.Decision, quota int64) {
+	switch {
+	case limit < len(e.Outcome.Decisions):
+		d, quota = e.Outcome.Decisions[limit], e.Limits[limit].Burst
+		d.Remaining = min(d.Remaining, quota) // smooth grants one more
+		return d, quota
+	case limit == len(e.Limits) && e.AskedForSlot():
+		return e.SlotsDecision(), e.Slots.Limit
 	}
-	if e.AskedForSlot() {
-		list = appendRateLimitItem(list, e.LimitSet.slotLabel, e.SlotsDecision(), allowed)
-	}
-	return list
+	return algorithms.Decision{NotAsked: true}, 0
 }
 
-// appendRateLimitItem appends an item of RateLimit. On a denial only the limits that deny tell
-// when more remains. So Retry-After is never earlier.
-func appendRateLimitItem(list []byte, label string, d algorithms.Decision, allowed bool) []byte {
-	moreAfter := d.MoreAfter
-	switch {
-	case !d.Allowed:
-		moreAfter = min(moreAfter, d.RetryAfter) // a request that may be delayed can be repeated earlier
-	case !allowed:
-		moreAfter = 0
+// appendRateLimitItems appends an item of RateLimit for each of the zone's limits that was asked. On a denial only the
+// limits that deny tell when more remains. So Retry-After is never earlier.
+func (e *Entry) appendRateLimitItems(list []byte, allowed bool) []byte {
+	for i := range len(e.Limits) + 1 {
+		d, _ := e.decisionOf(i)
+		switch {
+		case d.NotAsked:
+			continue
+		case !d.Allowed:
+			d.MoreAfter = min(d.MoreAfter, d.RetryAfter) // a request that may be delayed can be repeated earlier
+		case !allowed:
+			d.MoreAfter = 0
+		}
+		list = httpfields.AppendRateLimit(list, e.LimitSet.labels[i], d.Remaining, d.MoreAfter)
 	}
-	return httpfields.AppendRateLimit(list, label, d.Remaining, moreAfter)
+	return list
 }
 
 // setFamilies sets the families of single-valued fields. They report on the request's tightest
@@ -150,7 +154,7 @@ func (state *State) tightestLimit() (tightest algorithms.Decision, quota int64) 
 	tightest.NotAsked = true
 	for i := range state.Entries {
 		if e := &state.Entries[i]; !e.Shadow {
-			if d, q := e.tightestLimit(); isTighter(d, tightest) {
+			if d, q := e.tightestOf(len(e.Limits) + 1); isTighter(d, tightest) {
 				tightest, quota = d, q
 			}
 		}
@@ -158,26 +162,14 @@ func (state *State) tightestLimit() (tightest algorithms.Decision, quota int64) 
 	return tightest, quota
 }
 
-// tightestLimit does the same for one zone.
-func (e *Entry) tightestLimit() (tightest algorithms.Decision, quota int64) {
-	tightest, quota = e.tightestWithoutSlots()
-	if e.AskedForSlot() {
-		if d := e.SlotsDecision(); isTighter(d, tightest) {
-			tightest, quota = d, e.Slots.Limit
-		}
-	}
-	return tightest, quota
-}
-
-// tightestWithoutSlots does the same for the limits of one zone, without its slots.
-func (e *Entry) tightestWithoutSlots() (tightest algorithms.Decision, quota int64) {
+// tightestOf does the same for the first n limits of one zone.
+func (e *Entry) tightestOf(n int) (tightest algorithms.Decision, quota int64) {
 	tightest.NotAsked = true
-	for n, d := range e.Outcome.Decisions {
-		if isTighter(d, tightest) {
-			tightest, quota = d, e.Limits[n].Burst
+	for i := range n {
+		if d, q := e.decisionOf(i); isTighter(d, tightest) {
+			tightest, quota = d, q
 		}
 	}
-	tightest.Remaining = min(tightest.Remaining, quota) // smooth grants one more
 	return tightest, quota
 }
 

@@ -264,3 +264,33 @@ func TestTightestLimit(t *testing.T) {
 		}
 	}
 }
+
+// Slots are the last limit of a zone: of a denial they are named and shown as such. But they charge no events.
+func TestSlotsAsLimit(t *testing.T) {
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 9, Window: 1_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stateOf := func(o store.Outcome) *State {
+		return newTestState(nil, &Zone{Name: "z"}, &LimitSet{labels: limitLabels("z", 2)}, store.Request{
+			Limits: []store.Limit{{Limit: limit}}, Slots: &store.Slots{Limit: 2}, Outcome: o,
+		})
+	}
+	denied := stateOf(store.Outcome{
+		Verdict: store.Denied, Decisions: []algorithms.Decision{{Allowed: true, Remaining: 8}}, Slots: store.SlotsOutcome{InFlight: 2},
+	})
+	if got := denied.violatedPolicies(); !slices.Equal(got, []string{"z/2"}) {
+		t.Errorf("the limits that deny are %q, want z/2", got)
+	}
+	e := &denied.Entries[0]
+	if quota, remaining := e.exceededLimit("limit"), e.exceededLimit("remaining"); quota != "2" || remaining != "0" {
+		t.Errorf("the slots are %s, of which %s remain; want 2 and 0", quota, remaining)
+	}
+	allowed := stateOf(store.Outcome{
+		Verdict: store.Allowed, Decisions: []algorithms.Decision{{Allowed: true, Remaining: 4, Charged: 5}},
+		Slots: store.SlotsOutcome{Free: true, Taken: true, InFlight: 2},
+	})
+	if events, ok := allowed.Entries[0].reserved(); events != 5 || !ok {
+		t.Errorf("%d events are reserved (%v), want 5", events, ok)
+	}
+}

@@ -64,7 +64,7 @@ func (state *State) traceOutcome(e *Entry, outcome telemetry.Outcome) {
 		return
 	}
 	state.trace.SetOutcome(e.Zone.Name, outcome)
-	if d, _ := e.tightestLimit(); !d.NotAsked {
+	if d, _ := e.tightestOf(len(e.Limits) + 1); !d.NotAsked {
 		state.trace.SetRemaining(e.Zone.Name, d.Remaining)
 	}
 }

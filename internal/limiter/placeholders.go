@@ -118,25 +118,23 @@ func (state *State) exceededField(field string) (value any, ok bool) {
 
 // exceededLimit returns how much the limit that denied the request grants, or what remains of it. It is empty for a ban.
 func (e *Entry) exceededLimit(field string) string {
-	quota, remaining := int64(0), int64(0)
-	switch reason, n := e.DenialReason(); {
+	reason, limit := e.DenialReason()
+	switch {
 	case e.clientReason() == store.DeniedByBan:
 		return ""
-	case reason == store.DeniedByLimit:
-		quota = e.Limits[n].Burst
-		remaining = min(e.Outcome.Decisions[n].Remaining, quota) // smooth grants one more
 	case reason == store.DeniedByConcurrency:
-		quota, remaining = e.Slots.Limit, e.SlotsDecision().Remaining
+		limit = len(e.Limits)
 	}
+	d, quota := e.decisionOf(limit)
 	if field == "limit" {
 		return strconv.FormatInt(quota, 10)
 	}
-	return strconv.FormatInt(remaining, 10)
+	return strconv.FormatInt(d.Remaining, 10)
 }
 
 // placeholderField returns the value of a field of the zone, and whether there is such a field.
 func (e *Entry) placeholderField(field string) (value any, ok bool) {
-	d, quota := e.tightestLimit()
+	d, quota := e.tightestOf(len(e.Limits) + 1)
 	if d.NotAsked && (!e.Denies() || field != "retry_after" && field != "allowed" && field != "banned") {
 		return "", true // the limits were not asked, for example because a ban denies
 	}

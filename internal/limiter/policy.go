@@ -21,8 +21,7 @@ type LimitSet struct {
 	Budgets   []Budgets           // one for each of the zone's alternative keys
 
 	// The names and items in header fields.
-	labels      []string // one per limit
-	slotLabel   string
+	labels      []string // one per limit, and one for the slots
 	policyItems string // of RateLimit-Policy
 	hasCalendar bool   // its items change with the time
 }
@@ -133,8 +132,7 @@ func (set *LimitSet) NameBudgets(zone string, keys []keys.Template) {
 		}
 		set.Budgets = append(set.Budgets, b)
 	}
-	labels := limitLabels(zone, len(set.Limits)+1)
-	set.labels, set.slotLabel = labels[:len(set.Limits)], labels[len(set.Limits)]
+	set.labels = limitLabels(zone, len(set.Limits)+1)
 	set.policyItems = set.formatPolicyItems(set.Budgets[0].Limits, 0)
 	set.hasCalendar = set.HasCalendar()
 }

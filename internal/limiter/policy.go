@@ -22,8 +22,8 @@ type LimitSet struct {
 
 	// The names and items in header fields.
 	labels      []string // one per limit, and one for the slots
-	policyItems string // of RateLimit-Policy
-	hasCalendar bool   // its items change with the time
+	policyItems string   // of RateLimit-Policy
+	hasCalendar bool     // its items change with the time
 }
 
 // Budgets are the limits, slots and ban of a store request, for one of the zone's alternative

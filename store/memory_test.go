@@ -238,30 +238,6 @@ func TestMemoryZonesKeepAShare(t *testing.T) {
 	}
 }
 
-func TestMemorySweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zoneCount(1), nil)
-		short, long := fixedWindow(t, 5, time.Second), fixedWindow(t, 5, time.Hour)
-		for i := range 1000 {
-			take(t, s, "z", fmt.Sprint(i), 1, short)
-			take(t, s, "z", fmt.Sprint(i), 1, long)
-		}
-		memory.Sweep()
-		if memory.Keys() != 2000 {
-			t.Errorf("%d keys after a sweep that had nothing to drop, want 2000", memory.Keys())
-		}
-		time.Sleep(time.Second)
-		memory.Sweep()
-		if memory.Keys() != 1000 {
-			t.Errorf("%d keys after half of them expired, want 1000", memory.Keys())
-		}
-		if take(t, s, "z", "7", 5, long) {
-			t.Error("the sweep dropped a budget that had not expired")
-		}
-	})
-}
-
 // After a flood of keys the memory is freed, and the other keys keep their budgets.
 func TestMemoryAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

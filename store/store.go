@@ -257,7 +257,8 @@ func FullRefunds(requests []Request) []Correction {
 // Store keeps budgets, slots, bans and run-time overrides. All methods are safe for concurrent use.
 type Store interface {
 	// Take decides one HTTP request, of which each element of requests is the part of one zone. It
-	// decides every limit, slot and ban of all of them at one instant, by the clock of the store. It fills in the Outcomes, and reports whether all zones except shadows have
+	// decides every limit, slot and ban of all of them at one instant, by the clock of the store. It
+	// fills in the Outcomes, and reports whether all zones except shadows have
 	// room. If so, Take charges all limits and takes all slots. Otherwise Take charges and
 	// takes nothing, except in mode [algorithms.Uniform].
 	//

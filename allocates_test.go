@@ -63,9 +63,8 @@ func serving(ctx context.Context, h caddyhttp.MiddlewareHandler) func() {
 	}
 }
 
-// The handler allocates the answer, a placeholder for it, and two header fields with their
-// values. Denials, further zones, and responses that are looked at cost a little more. settle also writes the
-// charge into the line of the access log.
+// The handler allocates the answer, a placeholder for it, and two header fields with their values. Denials, further
+// zones, and responses that are looked at cost more. settle also writes the charge into the line of the access log.
 func TestServeHTTPAllocates(t *testing.T) {
 	if caddytest.RaceEnabled {
 		t.Skip("allocations can't be counted")
@@ -101,8 +100,7 @@ func TestUnsampledSpanAllocatesNothing(t *testing.T) {
 	}
 	h := loadHandler(t, `"z":{"limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)
 	without := testing.AllocsPerRun(1000, serving(context.Background(), h))
-	with := testing.AllocsPerRun(1000, serving(traceContext(t, sdktrace.NeverSample()), h))
-	if with != without {
+	if with := testing.AllocsPerRun(1000, serving(traceContext(t, sdktrace.NeverSample()), h)); with != without {
 		t.Errorf("%v allocations with a span that isn't sampled, want %v", with, without)
 	}
 	sampled := testing.AllocsPerRun(1000, serving(traceContext(t, sdktrace.AlwaysSample()), h))

@@ -12,7 +12,7 @@ func TestSlotWaitAllocates(t *testing.T) {
 		t.Skip("allocations can't be counted")
 	}
 	const zone = `"c":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}],"concurrency":10`
-	without, with := benchRequest(loadHandler(t, zone+`}`)), benchRequest(loadHandler(t, zone+`,"delay":{"max":"10s"}}`))
+	without, with := serving(t.Context(), loadHandler(t, zone+`}`)), serving(t.Context(), loadHandler(t, zone+`,"delay":{"max":"10s"}}`))
 	for range 2000 {
 		without()
 		with()

@@ -67,7 +67,7 @@ type goPackage struct {
 	GoFiles, Imports, Deps []string
 }
 
-// listed is what go list says of this module. It takes most of the time of the tests that use it.
+// listed is the output of go list about this module. It takes most of the time of the tests that use it.
 var listed = sync.OnceValues(func() ([]byte, error) {
 	return exec.Command("go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...").Output()
 })

@@ -133,6 +133,7 @@ func (a *App) Start() error {
 		go a.sweep()
 	}
 	for _, b := range a.backends {
+		b.outageLog.events.Store(a.events)
 		go a.checkRedis(b)
 	}
 	return nil

@@ -81,7 +81,7 @@ const (
 type outageLog struct {
 	limiter.OutageCounts
 
-	events  atomic.Pointer[denials.Events] // of the last configuration that was loaded with the Redis
+	events  atomic.Pointer[denials.Events] // of the last configuration that started with the Redis; until then, that of the first
 	mu      sync.Mutex
 	outages map[string]outage // the outages that last, by address
 }
@@ -319,7 +319,7 @@ func (a *App) acquireBackend(o redisstore.Options) (*redisBackend, error) {
 	}
 	a.poolKeys = append(a.poolKeys, o)
 	a.backends[o] = b.(*redisBackend)
-	a.backends[o].outageLog.events.Store(a.events)
+	a.backends[o].outageLog.events.CompareAndSwap(nil, a.events)
 	return a.backends[o], nil
 }
 

@@ -292,7 +292,7 @@ local function refund(budget_count, _, pos, k, log_key)
   return '\001', pos, k, log_key
 end
 
--- Set the count of the instance's slots: see Slots.Set.
+-- Set the count of the instance's slots.
 local function set(_, _, pos, k, log_key)
   local new_count
   new_count, pos = unpack_numbers('<d', message, pos)

@@ -103,14 +103,17 @@ const maxNamed = 20
 
 // unknownZone returns an error that names the zones that exist.
 func (c *Configuration) unknownZone(name string) error {
-	names, meant := slices.Sorted(maps.Keys(c.Zones)), ""
+	names, meant, more := slices.Sorted(maps.Keys(c.Zones)), "", ""
+	if len(names) == 0 {
+		return Error(http.StatusNotFound, "there is no zone %q, and no other one", name)
+	}
 	if near := options.Suggest(name, names); near != "" {
 		meant = fmt.Sprintf(" (did you mean %q?)", near)
 	}
 	if len(names) > maxNamed {
-		names = append(names[:maxNamed], "…")
+		names, more = names[:maxNamed], "; GET "+Path+"zones lists all"
 	}
-	return Error(http.StatusNotFound, "there is no zone %q%s: write one of %s", name, meant, strings.Join(names, ", "))
+	return Error(http.StatusNotFound, "there is no zone %q%s: write one of %q%s", name, meant, names, more)
 }
 
 // Error returns an error that Caddy's admin endpoint sends with the status.

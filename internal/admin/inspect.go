@@ -75,14 +75,18 @@ func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *admi
 			r.Ban = bans[i]
 		}
 	}
-	_, failure, err := z.Limiter.Peek(ctx, requests)
-	switch {
-	case err != nil:
-		return err
-	case isForeign(failure):
-		return failure
-	case failure != nil:
-		v.Store = "local"
+	asks := func(r store.Request) bool {
+		return len(r.Limits) > 0 || r.Slots != nil || r.Ban != nil || r.Override != nil
+	}
+	if slices.ContainsFunc(requests, asks) {
+		switch _, failure, err := z.Limiter.Peek(ctx, requests); {
+		case err != nil:
+			return err
+		case isForeign(failure):
+			return failure
+		case failure != nil:
+			v.Store = "local"
+		}
 	}
 	v.Override = inForce
 	for i := range requests {

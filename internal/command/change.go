@@ -143,7 +143,11 @@ func (c *call) change(method, resource, ended string, body any) error {
 		return err
 	}, func(d decoded[adminapi.Key]) string {
 		if _, ok := hadNothing.Load(d.target); ok {
-			return keyView(c.style, time.Now(), d.body, "nothing has changed: check the spelling of the key")
+			correction := "check the spelling of the key"
+			if o := d.body.Override; resource == "override" && o != nil {
+				correction = "remove the override from the configuration"
+			}
+			return keyView(c.style, time.Now(), d.body, "nothing has changed: "+correction)
 		}
 		return keyView(c.style, time.Now(), d.body, ended)
 	})

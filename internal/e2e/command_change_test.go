@@ -53,7 +53,7 @@ func testCommandChanges(t *testing.T, use string) {
 	one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "\nOverride at run time: token_bucket 9 1h, gcra 5 1m, until 2")
 	one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "\nOverride at run time: unlimited, until ")
 	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: override removed\n", "\ntoken_bucket 2 1h          0  ")
-	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: nothing has changed: check the spelling of the key\nOverride of the configuration: unlimited\n")
+	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: nothing has changed: remove the override from the configuration\nOverride of the configuration: unlimited\n")
 	felt("k", 429)
 	nothing := ": nothing has changed: check the spelling of the key\n"
 	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k"+nothing)

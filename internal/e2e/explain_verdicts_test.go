@@ -250,7 +250,7 @@ func testExplainChangesNothing(t *testing.T, use, prefix string, primaries ...*r
 func TestExplainRedisAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	config := caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/3", server.Addr))
+	config := caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n override staff unlimited\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/3", server.Addr))
 	c := caddytest.Start(t, config)
 	c.Get(t, "/?key=a").Want(t, 200)
 	server.Kill(t)
@@ -268,6 +268,9 @@ func TestExplainRedisAway(t *testing.T) {
 	c.Reload(t, strings.Replace(config, "local 1/3", "deny", 1))
 	if x := c.ExplainPath(t, "/?key=a"); x.Verdict != "denied" || x.Decides.Reason != "store" || *x.Decides.RetryAfter != 1 || !strings.Contains(x.Notes[0], "503") {
 		t.Errorf("deny: %+v", x)
+	}
+	if k := seen[adminapi.Key](t, c, keyPath("staff")); k.Override == nil { // of the configuration: nobody asks Redis
+		t.Errorf("the key: %+v", k)
 	}
 	c.Reload(t, strings.Replace(config, "local 1/3", "allow", 1))
 	if x := c.ExplainPath(t, "/?key=a"); x.Verdict != "allowed" || !strings.Contains(x.Notes[0], "passes the request on") {

@@ -107,9 +107,12 @@ type positionedError struct{ error }
 
 func (e positionedError) Unwrap() error { return e.error }
 
-// WithPosition adds file and line to an error, unless it has them already, as the errors of Caddy's own matchers do.
+// Positioned returns an error whose text has a file and line already.
+func Positioned(err error) error { return positionedError{err} }
+
+// WithPosition adds file and line to an error, unless it has them already.
 func WithPosition(d *caddyfile.Dispenser, err error) error {
-	if errors.As(err, new(positionedError)) || strings.Contains(err.Error(), ", at "+d.File()+":") {
+	if errors.As(err, new(positionedError)) {
 		return err
 	}
 	return positionedError{d.WrapErr(err)}

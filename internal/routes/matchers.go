@@ -32,6 +32,9 @@ func readMatchers(d *caddyfile.Dispenser) (caddy.ModuleMap, error) {
 		if unknown := matcherMissing.FindStringSubmatch(err.Error()); unknown != nil {
 			return nil, unknownMatcherError(unknown[1])
 		}
+		if strings.Contains(err.Error(), ", at "+d.File()+":") { // where d has stopped; Caddy's own matchers say it
+			return nil, options.Positioned(err)
+		}
 		return nil, err
 	}
 	for name, matcher := range set {

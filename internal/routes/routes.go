@@ -60,6 +60,9 @@ func compile(ctx caddy.Context, routes caddyhttp.RouteList, next caddyhttp.Handl
 // step leads a request past a handler in a walk.
 type step func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error
 
+// MarshalJSON is for the debug log of Caddy, which shows handlers.
+func (step) MarshalJSON() ([]byte, error) { return []byte("{}"), nil }
+
 // newStep returns the step that stands for a handler.
 func newStep(ctx caddy.Context, handler caddyhttp.MiddlewareHandler) (step, error) {
 	switch h := handler.(type) {

@@ -82,7 +82,7 @@ func (s Sources) collectors() []prometheus.Collector {
 			"Requests decided by a shared budget because the memory was full.")), s.MemoryOverflowed),
 		ofZones(prometheus.CounterValue, name("deny_cache_hits_total",
 			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them."),
-			func(z *Zone) bool { return z.lazyNumbers.Load() != nil }, // it had a request
+			func(z *Zone) bool { _, had := processZones.Load(z.Name); return had }, // a request
 			func(n *zoneNumbers) *atomic.Int64 { return &n.denyCacheHits }),
 		ofZones(prometheus.CounterValue, name("bans_total", "Bans that began on this instance, by denials or by operators."),
 			func(z *Zone) bool { return z.HasBan }, func(n *zoneNumbers) *atomic.Int64 { return &n.bansBegun }),

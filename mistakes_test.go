@@ -36,7 +36,6 @@ var mistakes = []struct{ block, lines, want string }{
 	{"bare", "key {http.rate_limit.request.json.user}; gcra 10 1m; body_timeout 5", `body_timeout must be a duration with a unit of ns, us, ms, s, m, h or d, not "5": write body_timeout 5s`},
 	{"bare", "sliding_window 10 1m { buckets 10 }", `unknown option "buckets" of sliding_window: it belongs in the block of sliding_log`},
 	{"bare", "sliding_log 10 1m { buckets 2001 }", "sliding_log: buckets must be from 1 to 2000, not 2001: write into how many parts a window is divided, or leave it out to remember every instant"},
-	{"bare", "sliding_log 10 1m { buckets 0 }", "buckets must be above 0, not 0: write for example buckets 60"},
 	{"bare", "token_bucket 10 1s burst 20", `token_bucket takes events, window and perhaps a burst, not "10 1s burst 20": write token_bucket 10 1s 20`},
 	{"bare", "gcra 10 1s burst=20", `gcra takes events, window and perhaps a burst, not "10 1s burst=20": write gcra 10 1s 21`},
 	{"zone", "token_bucket 10 1s; burst 20", `unknown option "burst" of a zone: it belongs in the line of a limit, as in token_bucket 10 1s 20`},

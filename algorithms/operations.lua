@@ -154,7 +154,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       unchanged = unchanged and text == expected
     end
     if not unchanged then
-      return '\002' .. table.concat(found) -- the rest of the operation is not read
+      return '\002' .. table.concat(found) -- the rest is not read: without pos, run fails, and run_each does all again
     end
   end
 

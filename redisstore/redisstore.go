@@ -38,6 +38,7 @@ func init() {
 type Store struct {
 	options   Options
 	newClient func() *redis.Client
+	hooks     Hooks
 
 	mu          sync.Mutex
 	conns       *connections // nil before the first use, and after the last use of a closed Store
@@ -45,11 +46,10 @@ type Store struct {
 	scriptSet   algorithms.Set // what lastScript can decide
 	lastScript  *redis.Script
 	lastReading clockReading
-	hooks       Hooks
 
-	queue      queue
+	queue      queue     // which keys.mu guards
 	endedCalls sync.Pool // of *pendingCall
-	corrector
+	corrector            // has keys
 }
 
 // New returns a Store in one Redis. It opens no connection.

@@ -90,7 +90,8 @@ func (m *message) sendsAgain(c *pendingCall) bool {
 	}
 	// A replica denies every write of a script.
 	notRun := m.err != nil && m.certainlyNotRun() || isFromReplica("", c.err)
-	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
+	// A process that is busy, or new to Redis, can need the whole timeout for a connection. A take that Redis can't work
+	// on isn't sent again: on_store_error decides it at once.
 	unconnected := isTimeout(m.err) && !m.isSent()
 	switch {
 	case errors.Is(m.err, errLate): // dropExpiredLocked ends the repetitions

@@ -46,6 +46,9 @@ type entry struct {
 	stored
 }
 
+// inOverflow reports whether the budget is the shared one of keys for which there was no room.
+func (e *entry) inOverflow() bool { return e.zone == nil }
+
 // neverExpires is the expiry of a count of slots, which is dropped when all slots are given back.
 const neverExpires algorithms.Micros = math.MaxInt64
 
@@ -157,7 +160,7 @@ func (tx *transaction) findEntries(request int, it *item) {
 	zone := tx.shared.zones.zone(r.Zone)
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		e := tx.findOrShare(request, zone, l.ID, r.Peek)
+		e := tx.findOrOverflow(request, zone, l.ID, r.Peek)
 		if e.exists && l.KeptAfterReset() && e.expires <= tx.now { // an expired budget with Initial begins again
 			e.state = algorithms.State{}
 		}
@@ -165,7 +168,7 @@ func (tx *transaction) findEntries(request int, it *item) {
 		it.checks = append(it.checks, algorithms.Check{Limit: l.Limit})
 	}
 	if s := r.Slots; s != nil {
-		it.slots = tx.findOrShare(request, zone, s.ID, r.Peek)
+		it.slots = tx.findOrOverflow(request, zone, s.ID, r.Peek)
 	}
 	if b := r.Ban; b != nil {
 		it.ban = tx.find(request, zone, b.ID)
@@ -206,12 +209,12 @@ func (tx *transaction) fillOutcome(it *item) {
 			}
 			tx.save(e, expires)
 		}
-		d.Receipt.Shared = d.Receipt != (algorithms.Receipt{}) && e.zone == nil
+		d.Receipt.Shared = d.Receipt != (algorithms.Receipt{}) && e.inOverflow()
 		o.Decisions = append(o.Decisions, d)
 	}
 	if r.Slots != nil {
 		s, e := &it.slotsCheck, &it.slots
-		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Shared: e.zone == nil}
+		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Shared: e.inOverflow()}
 		if s.Taken {
 			e.state.A = s.InFlight
 			tx.save(e, neverExpires)
@@ -297,9 +300,9 @@ func (tx *transaction) findShared(id string) entry {
 	return entry{shard: s, name: name, stored: s.loadLocked(name)}
 }
 
-// findOrShare finds a budget of a request's key or, if the key is new and there is no room, the
+// findOrOverflow finds a budget of a request's key or, if the key is new and there is no room, the
 // shared budget. A peek isn't counted as a use of the shared budget.
-func (tx *transaction) findOrShare(request int, zone *zoneUsage, id string, peek bool) entry {
+func (tx *transaction) findOrOverflow(request int, zone *zoneUsage, id string, peek bool) entry {
 	e := tx.find(request, zone, id)
 	if !e.exists && !tx.hasRoom(zone) && !tx.reclaim(zone) {
 		if !peek {

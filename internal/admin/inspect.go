@@ -41,7 +41,7 @@ func (a *Request) inspectKey() (any, error) {
 // that decide requests, if the zone has any.
 func (z *Zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) error {
 	override := z.KnownOverrides.Lookup(z.ShortKey(key)).Text
-	err := limiter.WithOverrides(
+	err := limiter.RetryOverridden(
 		func(limiter.CollectOptions) error { return z.inspectKeyWith(ctx, key, override, v) },
 		func(overrides []string) { override = overrides[0] },
 	)

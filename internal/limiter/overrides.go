@@ -173,9 +173,9 @@ type CollectOptions struct {
 	Observe func(zone int, applies string)
 }
 
-// WithOverrides calls try until the store has the overrides that try assumed, but at most maxAttempts times.
+// RetryOverridden calls try until the store has the overrides that try assumed, but at most maxAttempts times.
 // Before each further attempt it calls learn with the overrides that the store has, one per request.
-func WithOverrides(try func(CollectOptions) error, learn func(overrides []string)) (err error) {
+func RetryOverridden(try func(CollectOptions) error, learn func(overrides []string)) (err error) {
 	for attempt := range maxAttempts {
 		err = try(CollectOptions{counts: attempt == 0, looksUp: attempt < maxAttempts-1})
 		others, is := errors.AsType[*store.OverriddenError](err) // errors.As would allocate for each request
@@ -188,16 +188,17 @@ func WithOverrides(try func(CollectOptions) error, learn func(overrides []string
 }
 
 // WithOverrides collects the zones of the request, and decides it if there are any. If the store has other
-// overrides than this instance knows, it does both again.
-func (state *State) WithOverrides(collect func(CollectOptions) error, decide func() error) (collectError, storeError error) {
-	storeError = WithOverrides(func(o CollectOptions) error {
+// overrides than this instance knows, it does both again. decideError is that of the store, or says that the client
+// has left.
+func (state *State) WithOverrides(collect func(CollectOptions) error, decide func() error) (collectError, decideError error) {
+	decideError = RetryOverridden(func(o CollectOptions) error {
 		o.counts = o.counts && !state.Explained
 		if collectError = collect(o); collectError != nil || len(state.Requests) == 0 {
 			return nil
 		}
 		return decide()
 	}, state.rememberOverrides)
-	return collectError, storeError
+	return collectError, decideError
 }
 
 // rememberOverrides remembers overrides that the store has, one per request.

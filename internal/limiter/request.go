@@ -53,7 +53,7 @@ type State struct {
 
 // Entry is the part of a [State] about one zone that limits the request.
 type Entry struct {
-	*store.Request           // one of the state's Requests
+	*store.Request           // one of the state's Requests; its methods are in store/outcome.go
 	Zone           *Zone     // the zone of the request
 	LimitSet       *LimitSet // the limits of the request's key in the zone
 	Alternative    int       // the index of the zone's key that made the request's key

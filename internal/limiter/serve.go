@@ -23,7 +23,7 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	defer func() { state.Body.ReleaseAfter(err) }()
 	defer state.logCharges(r)
 	defer state.sendCorrections()
-	collectError, storeError := state.WithOverrides(
+	collectError, decideError := state.WithOverrides(
 		func(o CollectOptions) error { return state.Collect(r, repl, o) },
 		func() error { return l.decide(r.Context(), state) })
 	switch {
@@ -31,8 +31,8 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return l.handleCollectError(w, r, state, collectError)
 	case len(state.Requests) == 0:
 		return state.passUndecided(w, r, state.watchLatePlaceholders(next, repl))
-	case storeError != nil:
-		return l.handleStoreError(w, r, next, state, storeError)
+	case decideError != nil:
+		return l.handleStoreError(w, r, next, state, decideError)
 	}
 	state.logShadowsAndBans(r)
 	if l.HeaderForms.draft && state.HasEnforcedZone() {
@@ -62,13 +62,13 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 	if hasPlaces {
 		defer state.Wait.Release()
 	}
-	takeCtx := ctx
+	storeCtx := ctx
 	if hasPlaces || state.mayNeedCorrections() {
 		// If the client leaves, the charges must be known all the same, to be given back.
-		takeCtx = context.WithoutCancel(ctx)
+		storeCtx = context.WithoutCancel(ctx)
 	}
 	decisionCtx, span := state.trace.StartDecision(ctx)
-	allowed, took, err := state.take(decisionCtx, takeCtx)
+	allowed, took, err := state.take(decisionCtx, storeCtx)
 	state.trace.EndDecision(ctx, span, telemetry.Decision{Requests: state.Requests, WithRedis: l.Backend != nil, Err: err})
 	if err != nil {
 		return err

@@ -18,9 +18,9 @@ var processStart = time.Now()
 // instantOf returns an instant of the monotonic clock in the form of the package lines. It is never 0.
 func instantOf(t time.Time) algorithms.Micros { return t.Sub(processStart).Microseconds() + 1 }
 
-// take lets the store decide the request. A request that lacks nothing but slots waits for them,
-// and then the store decides again. took is how long the last decision took.
-func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.Duration, err error) {
+// take lets the store decide the request. A request that lacks nothing but slots waits for them with waitCtx,
+// and then the store decides again. took is how long the last decision took, and 0 if there was none.
+func (state *State) take(waitCtx, storeCtx context.Context) (allowed bool, took time.Duration, err error) {
 	l, w := state.Limiter, &state.Wait
 	var woken chan struct{} // receives a value when it may be the turn of a request that waits
 	asked := time.Now()
@@ -29,20 +29,20 @@ func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.
 	for {
 		switch next {
 		case lines.Ask:
-			allowed, err = l.Store.Take(takeCtx, state.Requests)
-			took = max(time.Since(asked), 1)
+			allowed, err = l.Store.Take(storeCtx, state.Requests)
+			took = max(time.Since(asked), 1) // a nanosecond more adds no microsecond below
 			if err != nil {
 				l.SlotLines.Leave(w, instantOf(time.Now()))
 				return allowed, took, err
 			}
-			next, zone = l.SlotLines.Answered(w, allowed, instantOf(asked)+took.Microseconds()) // 1 ns more is not 1 µs more
+			next, zone = l.SlotLines.Answered(w, allowed, instantOf(asked)+took.Microseconds())
 		case lines.Wait:
 			if woken == nil {
 				woken = make(chan struct{}, 1)
 				w.Wake = wakeBy(woken)
-				defer state.trace.Wait(ctx, telemetry.ForSlot)() // once
+				defer state.trace.Wait(waitCtx, telemetry.ForSlot)() // once
 			}
-			if next, err = state.awaitTurn(ctx, zone, woken); err != nil {
+			if next, err = state.awaitTurn(waitCtx, zone, woken); err != nil {
 				return false, took, err
 			}
 			switch {
@@ -51,7 +51,7 @@ func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.
 					l.Store.Correct(charged, l.ReportCorrectionFailure)
 				}
 				asked = time.Now()
-			case took > 0:
+			case took > 0: // there is a decision
 				state.ageDecisions(time.Since(asked).Microseconds())
 			}
 		case lines.Decided:

@@ -114,7 +114,7 @@ func TestRealObservability(t *testing.T) {
 	caddytest.Flood(t, 13, 13, "/reports/2026", c) // three wait
 	for _, name := range []string{
 		`requests_total{outcome="banned",zone="api"}`, `requests_total{outcome="delayed",zone="reports"}`,
-		`bans{zone="api"}`, `overrides{from="runtime",zone="api"}`, "redis_seconds_count",
+		`bans_total{zone="api"}`, "redis_seconds_count",
 	} {
 		caddytest.WaitForMetricAbove(t, c, "caddy_rate_limit_"+name)
 	}

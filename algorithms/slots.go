@@ -6,6 +6,6 @@ const SlotsExpiry Micros = 30_000_000
 
 // Instance is the identity of a process that takes slots: random bits, new at each start.
 //
-// Only Redis keeps the counts of several instances. So the product has slots.lua alone, and its other half is in
-// package wiretest, for tests.
+// Only Redis keeps the counts of several instances. So the product has slots.lua alone. Slots in package
+// wiretest mirror it, for tests.
 type Instance [16]byte

@@ -1,5 +1,5 @@
 
--- slots: see Slots in package wiretest, its other half, which only tests need.
+-- slots: mirrored by Slots in package wiretest, which only tests need.
 --
 -- state   32 bytes per instance: id (16 bytes), count, expires (µs)
 --

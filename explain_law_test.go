@@ -187,7 +187,7 @@ func loadForLaw(t *testing.T, random *rand.Rand, config string) *explainLaw {
 // failingStore is a store that can't decide.
 type failingStore struct{ store.Store }
 
-func (failingStore) Take(context.Context, []store.Request) (bool, error) {
+func (failingStore) Take(context.Context, []store.ZoneRequest) (bool, error) {
 	return false, &store.Error{Reason: store.ReasonConnection, Err: errors.New("it fails")}
 }
 

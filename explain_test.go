@@ -20,7 +20,7 @@ import (
 // hangingStore is a store that never decides.
 type hangingStore struct{ store.Store }
 
-func (hangingStore) Take(ctx context.Context, _ []store.Request) (bool, error) {
+func (hangingStore) Take(ctx context.Context, _ []store.ZoneRequest) (bool, error) {
 	<-ctx.Done()
 	return false, ctx.Err()
 }

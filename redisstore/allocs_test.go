@@ -20,9 +20,9 @@ func TestTakeAllocates(t *testing.T) {
 	}
 	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: redistest.Shared(t).Addr}, 1))
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1_000_000, Window: 1_000_000})
-	requests := make([][]store.Request, 64)
+	requests := make([][]store.ZoneRequest, 64)
 	for i := range requests {
-		requests[i] = []store.Request{{Zone: "z", Key: fmt.Sprint(i), Limits: []store.Limit{limit}, Cost: 1}}
+		requests[i] = []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(i), Limits: []store.Limit{limit}, Cost: 1}}
 	}
 	for _, test := range []struct {
 		name string

@@ -186,7 +186,7 @@ func (c *pendingCall) firstLimitID() string {
 }
 
 // scriptSetFor returns the set that a script needs to decide requests.
-func scriptSetFor(requests []store.Request) (set algorithms.Set) {
+func scriptSetFor(requests []store.ZoneRequest) (set algorithms.Set) {
 	for i := range requests {
 		r := &requests[i]
 		for j := range r.Limits {
@@ -229,7 +229,7 @@ func (b *batch) parseReply(m *message, text string) error {
 				c.err = cmp.Or(c.err, r.Refund())
 			}
 			if _, charges := one.ChargeMode(); charges {
-				charged := []store.Request{{Limits: one.Request.Limits}}
+				charged := []store.ZoneRequest{{Limits: one.Request.Limits}}
 				_, _, err := r.Take(charged, nil)
 				if c.err = cmp.Or(c.err, err); err == nil && one.Charged != nil {
 					c.reports = append(c.reports, func() { one.Charged(charged[0].Outcome.Decisions) })

@@ -27,7 +27,7 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 }
 
 // runGroups runs one script call for all groups, and calls check with the outcome of each.
-func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
+func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.ZoneRequest, check func(g int, requests []store.ZoneRequest, allowed bool, failed error)) {
 	t.Helper()
 	var m wire.Message
 	m.Reset(wire.Names{Prefix: "p"}, wire.Head{Expected: time.Now().UnixMicro()})
@@ -62,16 +62,16 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 	defer client.Close()
 	limits, script := oneOfEach(t)
 	for bad := range len(limits) + 1 { // how many limits the failing groups have; those with a log fail
-		var groups [][]store.Request
+		var groups [][]store.ZoneRequest
 		for g := range 5 {
 			of := limits[:1]
 			if g%2 == 1 {
 				of = limits[:max(bad, 1)]
 			}
-			groups = append(groups, []store.Request{{Zone: "z", Key: fmt.Sprint(bad, "/", g), Cost: 1, Limits: of}})
+			groups = append(groups, []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(bad, "/", g), Cost: 1, Limits: of}})
 		}
-		runGroups(t, server.Client, script, groups, func(int, []store.Request, bool, error) {}) // it writes new logs as a whole
-		runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {
+		runGroups(t, server.Client, script, groups, func(int, []store.ZoneRequest, bool, error) {}) // it writes new logs as a whole
+		runGroups(t, client, script, groups, func(g int, requests []store.ZoneRequest, allowed bool, failed error) {
 			hasLog := false
 			for _, l := range requests[0].Limits {
 				hasLog = hasLog || l.Algorithm().Name == "sliding_log"
@@ -87,9 +87,9 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 // behind all calls without limits.
 func TestArrange(t *testing.T) {
 	take := func(key, id string) *pendingCall {
-		return &pendingCall{key: key, requests: []store.Request{{Key: key, Limits: []store.Limit{{ID: id}}}}}
+		return &pendingCall{key: key, requests: []store.ZoneRequest{{Key: key, Limits: []store.Limit{{ID: id}}}}}
 	}
-	slots := &pendingCall{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
+	slots := &pendingCall{key: "slots", requests: []store.ZoneRequest{{Key: "slots", Slots: new(store.Slots)}}}
 	sc := &message{calls: []*pendingCall{
 		take("1", "b"), take("2", "a"),
 		{key: "refund", corrections: make([]store.Correction, 1)},

@@ -35,7 +35,7 @@ func TestExpiredCalls(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
 		leave()
 		asked := func(ctx context.Context, waited time.Duration) *pendingCall {
-			c := s.newTakeCall(ctx, 0, []store.Request{{Key: "k"}})
+			c := s.newTakeCall(ctx, 0, []store.ZoneRequest{{Key: "k"}})
 			c.queued = time.Now().Add(-waited)
 			return c
 		}

@@ -84,16 +84,16 @@ func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 // the charges of the others are refunded at once, except in uniform zones. Before the refund,
 // concurrent requests may have been denied. If one fails, its error is returned, and the charges of
 // the others are refunded, too.
-func (c *Cluster) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (c *Cluster) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	return c.TakeAt(ctx, 0, requests)
 }
 
 // TakeAt is Take at a given instant; 0 stands for the time of the nodes.
-func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (bool, error) {
 	if err := ctx.Err(); err != nil || len(requests) == 0 {
 		return err == nil, err
 	}
-	if slices.ContainsFunc(requests, func(r store.Request) bool { return r.Key != requests[0].Key }) {
+	if slices.ContainsFunc(requests, func(r store.ZoneRequest) bool { return r.Key != requests[0].Key }) {
 		return c.takeCrossKey(ctx, now, requests)
 	}
 	return c.takeKey(ctx, now, requests)
@@ -121,7 +121,7 @@ func (c *Cluster) setMoved(name string) {
 // While a hash slot moves, a node replies TRYAGAIN to a script that names a missing key, and the keys of
 // overrides are usually missing. takeKey then leaves these keys out, and the overrides in the
 // requests apply.
-func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
+func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (allowed bool, err error) {
 	sent, retrying := requests, false
 	err = c.withHashSlot(ctx, c.names().HashSlot(requests[0].Key), func(h hop) error {
 		call := h.newTakeCall(ctx, now, sent)

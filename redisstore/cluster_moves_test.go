@@ -54,11 +54,11 @@ func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 	ctx := context.Background()
 	slot := c.Slot(t, "log")
 	from, to := ends(t, c, slot)
-	var all [][]store.Request
+	var all [][]store.ZoneRequest
 	for _, buckets := range []int64{0, 2} {
 		zone := fmt.Sprint(buckets)
 		limit := storetest.Limit(t, zone, algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: hour, Buckets: buckets})
-		all = append(all, []store.Request{{Zone: zone, Key: "log", Cost: 1, Limits: []store.Limit{limit}}})
+		all = append(all, []store.ZoneRequest{{Zone: zone, Key: "log", Cost: 1, Limits: []store.Limit{limit}}})
 	}
 	const now algorithms.Micros = 1_763_640_000_000_000
 	for _, r := range all {

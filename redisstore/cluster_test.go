@@ -163,7 +163,7 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		s := openCluster(t, c, redisstore.Options{KeyPrefix: fmt.Sprint("parity", seed)})
 		memory := store.NewSharedMemory().Bounded(1000, func() int { return 3 }, func(string) {})
-		var zones []store.Request
+		var zones []store.ZoneRequest
 		for z := range 3 {
 			quotas := storetest.Variants(1+rng.Int64N(5), 60_000_000)
 			quota := quotas[rng.IntN(len(quotas))]
@@ -176,12 +176,12 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 			if limit.Algorithm().BinaryOnly {
 				mode = algorithms.Binary
 			}
-			zones = append(zones, store.Request{Zone: fmt.Sprint("zone", z), Limits: []store.Limit{limit}, Mode: mode})
+			zones = append(zones, store.ZoneRequest{Zone: fmt.Sprint("zone", z), Limits: []store.Limit{limit}, Mode: mode})
 		}
 		now := algorithms.Micros(1_763_640_000_000_000)
 		for step := range 40 {
 			now += rng.Int64N(20_000_000)
-			var one, other []store.Request
+			var one, other []store.ZoneRequest
 			for _, z := range zones[:1+rng.IntN(3)] {
 				z.Key, z.Cost = fmt.Sprint("key", rng.IntN(2), z.Zone), rng.Int64N(4)
 				one, other = append(one, z), append(other, z)

@@ -23,23 +23,23 @@ func TestLargestCounts(t *testing.T) {
 	}
 	// The last limit is behind all others. If it decides, the script has read all counts.
 	last := limit("last", "gcra")
-	zones := func(n int) []store.Request {
-		return append(make([]store.Request, n-1), store.Request{Key: "k", Cost: 1, Limits: []store.Limit{last}})
+	zones := func(n int) []store.ZoneRequest {
+		return append(make([]store.ZoneRequest, n-1), store.ZoneRequest{Key: "k", Cost: 1, Limits: []store.Limit{last}})
 	}
-	overrides := func(n int) []store.Request {
+	overrides := func(n int) []store.ZoneRequest {
 		requests := zones(n)
 		for i := range requests {
 			requests[i].Override = new(store.Override)
 		}
 		return requests
 	}
-	limits := func(n int) []store.Request {
-		return []store.Request{{Key: "k", Cost: 1, Limits: append(slices.Repeat([]store.Limit{limit("z", "token_bucket")}, n-1), last)}}
+	limits := func(n int) []store.ZoneRequest {
+		return []store.ZoneRequest{{Key: "k", Cost: 1, Limits: append(slices.Repeat([]store.Limit{limit("z", "token_bucket")}, n-1), last)}}
 	}
 	refund := func(algorithm string) func(n int) error {
 		return func(n int) error {
-			r := store.Request{Key: "k", Cost: 1, Limits: []store.Limit{limit("last", algorithm)}}
-			charged := []store.Request{r}
+			r := store.ZoneRequest{Key: "k", Cost: 1, Limits: []store.Limit{limit("last", algorithm)}}
+			charged := []store.ZoneRequest{r}
 			if allowed, err := s.Take(ctx, charged); !allowed || err != nil {
 				t.Errorf("allowed %v, %v", allowed, err)
 			}
@@ -52,7 +52,7 @@ func TestLargestCounts(t *testing.T) {
 			return err
 		}
 	}
-	take := func(make func(n int) []store.Request) func(n int) error {
+	take := func(make func(n int) []store.ZoneRequest) func(n int) error {
 		return func(n int) error {
 			first, err := s.Take(ctx, make(n))
 			if second, _ := s.Take(ctx, make(n)); first != (err == nil) || second {
@@ -85,7 +85,7 @@ func TestLargestCounts(t *testing.T) {
 	breaker := store.NewBreaker(s, nil)
 	t.Cleanup(breaker.Close)
 	before, _ := stats(server.Client)
-	for name, requests := range map[string][]store.Request{
+	for name, requests := range map[string][]store.ZoneRequest{
 		"zones": zones(largest + 1), "keys": overrides(largest), "limits": limits(largest + 1),
 	} {
 		for range 2 { // a breaker opens after 5 failures

@@ -17,14 +17,14 @@ import (
 
 // keyGroup has the requests of one key.
 type keyGroup struct {
-	requests  []store.Request
+	requests  []store.ZoneRequest
 	positions []int // of these among all requests
 	allowed   bool
 	err       error
 }
 
 // groupByKey groups requests by their keys.
-func groupByKey(requests []store.Request) (groups []*keyGroup) {
+func groupByKey(requests []store.ZoneRequest) (groups []*keyGroup) {
 	for i, r := range requests {
 		n := slices.IndexFunc(groups, func(g *keyGroup) bool { return g.requests[0].Key == r.Key })
 		if n < 0 {
@@ -48,7 +48,7 @@ func concurrently(groups []*keyGroup, do func(*keyGroup)) {
 }
 
 // takeCrossKey takes for requests of several keys.
-func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (bool, error) {
 	deadline := time.Now().Add(c.options.Timeout)
 	groups := groupByKey(requests)
 	for _, g := range groups { // if a node fails, charge nothing on the others
@@ -113,9 +113,9 @@ func overriddenError(groups []*keyGroup, requests int) error {
 
 // undoTakes turns requests that one key allowed into requests that another key has denied. If the refunds are made by the
 // deadline, it looks at the budgets again for the decisions after that.
-func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
+func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.ZoneRequest) {
 	var refunds []store.Correction
-	var refunded []*store.Request
+	var refunded []*store.ZoneRequest
 	for i := range requests {
 		r := &requests[i]
 		if r.Peek {
@@ -136,9 +136,9 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 	if err := c.CorrectAt(waiting, now, refunds); err != nil || len(refunded) == 0 {
 		return
 	}
-	looks := make([]store.Request, len(refunded)) // without cost
+	looks := make([]store.ZoneRequest, len(refunded)) // without cost
 	for i, r := range refunded {
-		looks[i] = store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}
+		looks[i] = store.ZoneRequest{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}
 	}
 	if _, err := c.takeKey(waiting, now, looks); err == nil { // a take after the correction sees its refund
 		for i, r := range refunded {
@@ -149,7 +149,7 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 
 // undo removes the slot and the charges of a take from its outcome. It returns the correction that does the same in
 // Redis, where it gives back so many events.
-func undo(r *store.Request, refund int64) store.Correction {
+func undo(r *store.ZoneRequest, refund int64) store.Correction {
 	taken := *r
 	taken.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
 	if o := &r.Outcome; o.Slots.Taken {
@@ -166,7 +166,7 @@ func undo(r *store.Request, refund int64) store.Correction {
 }
 
 // denyCharged sets when a request can come again that is charged although another key has denied it.
-func denyCharged(r *store.Request) {
+func denyCharged(r *store.ZoneRequest) {
 	for i := range r.Outcome.Decisions {
 		d := &r.Outcome.Decisions[i]
 		if d.Remaining == r.Cost-1 {

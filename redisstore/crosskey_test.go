@@ -19,8 +19,8 @@ func testClusterSeveralKeys(t *testing.T, c *redistest.Cluster) {
 	for _, q := range storetest.Quotas(5, 3_600_000_000) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			scarce := storetest.Limit(t, "scarce", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000})
-			request := func(n int, cost int64) []store.Request {
-				return []store.Request{
+			request := func(n int, cost int64) []store.ZoneRequest {
+				return []store.ZoneRequest{
 					{Zone: "a", Key: fmt.Sprint("a", n), Cost: cost, Limits: []store.Limit{storetest.Limit(t, "a", q)}},
 					{Zone: "b", Key: fmt.Sprint("b", n), Cost: cost, Limits: []store.Limit{storetest.Limit(t, "b", q)}},
 					{Zone: "scarce", Key: q.Algorithm, Cost: 1, Limits: []store.Limit{scarce}},

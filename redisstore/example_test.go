@@ -24,7 +24,7 @@ func Example() {
 	limits := []store.Limit{store.NewLimit("api", "", limit)}
 
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		requests := []store.Request{{Zone: "api", Key: r.Header.Get("X-Api-Key"), Limits: limits, Cost: 1}}
+		requests := []store.ZoneRequest{{Zone: "api", Key: r.Header.Get("X-Api-Key"), Limits: limits, Cost: 1}}
 		if allowed, err := redis.Take(r.Context(), requests); err == nil && !allowed {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}

@@ -38,7 +38,7 @@ func QueueLengths(s *Store) (queued, inFlight int) {
 
 // SendOneBatch takes for requests as if they had been queued until now, for as many as fit in one
 // batch. It returns their number.
-func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) int {
+func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.ZoneRequest) int {
 	q := &s.queue
 	s.keys.mu.Lock()
 	for _, r := range requests {
@@ -57,7 +57,7 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 
 // TakeTogether takes for requests as if they had been queued until now, and returns how many messages that took, and
 // the errors of the takes. It allocates as takes at the same time do.
-func TakeTogether(s *Store, requests [][]store.Request, errs []error) (messages int) {
+func TakeTogether(s *Store, requests [][]store.ZoneRequest, errs []error) (messages int) {
 	q := &s.queue
 	s.keys.mu.Lock()
 	for _, r := range requests {
@@ -82,7 +82,7 @@ func TakeTogether(s *Store, requests [][]store.Request, errs []error) (messages 
 
 // SendSeparately sends a script call for each take, all in one round trip as in a cluster, and
 // returns their errors.
-func SendSeparately(s *Store, requests [][]store.Request) (errs []error) {
+func SendSeparately(s *Store, requests [][]store.ZoneRequest) (errs []error) {
 	s.options.Cluster = true
 	defer func() { s.options.Cluster = false }()
 	b := new(batch)

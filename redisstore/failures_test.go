@@ -171,7 +171,7 @@ func TestPoisonedKeys(t *testing.T) {
 	if _, err := b.Take(ctx, request(t, "k")); err != nil { // the script is there
 		t.Fatal(err)
 	}
-	var together [][]store.Request
+	var together [][]store.ZoneRequest
 	for i := range each {
 		together = append(together, request(t, fmt.Sprint("good ", i)), request(t, fmt.Sprint("bad ", i)))
 	}

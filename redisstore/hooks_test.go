@@ -45,7 +45,7 @@ func TestRoundTripHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(1) // Redis asked for the script, and got the message again
-	var batch [][]store.Request
+	var batch [][]store.ZoneRequest
 	for n := range 5 {
 		batch = append(batch, request(t, fmt.Sprint(n)))
 	}

@@ -57,8 +57,8 @@ func startLossTest(t *testing.T) *lossTest {
 }
 
 // take takes a slot of a key, and an event, in the background. The result is the reason of the error, or "".
-func (l *lossTest) take(t *testing.T, key string) (*store.Request, <-chan string) {
-	r := []store.Request{{
+func (l *lossTest) take(t *testing.T, key string) (*store.ZoneRequest, <-chan string) {
+	r := []store.ZoneRequest{{
 		Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{l.limit}, Slots: &store.Slots{ID: "s", Limit: 100},
 	}}
 	done := make(chan string, 1)
@@ -79,7 +79,7 @@ func reasonOf(err error) string {
 }
 
 // want takes from a key, and checks the result.
-func (l *lossTest) want(t *testing.T, key, reason string) *store.Request {
+func (l *lossTest) want(t *testing.T, key, reason string) *store.ZoneRequest {
 	t.Helper()
 	r, done := l.take(t, key)
 	if got := <-done; got != reason {
@@ -170,7 +170,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			slots := &store.Slots{ID: "s", Limit: 1}
 			var takes []*pendingCall
 			for _, key := range []string{"corrected", "blocked", "queued"} {
-				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: key, Slots: slots}}))
+				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: key, Slots: slots}}))
 			}
 			back, set := givesBack("corrected"), newSetCall(takes[1].slots[0].name)
 			s.keys.table.Prepare(takes[1].slots[0].name, true, 0) // two messages are in flight, and one is lost
@@ -214,7 +214,7 @@ func TestBusyNeedsReply(t *testing.T) {
 			s := newStore(Options{Batch: 2}, nil, Hooks{})
 			s.queue.lastReply = time.Now().Add(-test.replied)
 			s.queue.failure, s.queue.lastFailure = failure, time.Now().Add(-test.failed)
-			take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
+			take := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}})
 			take.queued = time.Now().Add(-MaxQueued - time.Second)
 			correction := givesBack("k")
 			correction.done, correction.queued = make(chan struct{}, 1), time.Now().Add(-maxCorrectionQueued-time.Second)

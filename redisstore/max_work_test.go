@@ -33,13 +33,13 @@ func TestWorkPerCall(t *testing.T) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: test.events, Window: 3_600_000_000})
 		s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: patient, Batch: test.batch}, 1))
 		server.Client.FlushDB(ctx)
-		ask := func(key string, cost int64) []store.Request {
-			return []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
+		ask := func(key string, cost int64) []store.ZoneRequest {
+			return []store.ZoneRequest{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
 		}
 		if _, err := s.Take(ctx, ask("first", 1)); err != nil { // the script is there
 			t.Fatal(err)
 		}
-		var requests [][]store.Request
+		var requests [][]store.ZoneRequest
 		for i := range 8 {
 			requests = append(requests, ask(fmt.Sprint(i), test.cost))
 		}

@@ -245,7 +245,7 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 			}
 		}
 		if p.chargesAnew(z, c) {
-			requests := []store.Request{{Limits: p.requests[z].Limits}}
+			requests := []store.ZoneRequest{{Limits: p.requests[z].Limits}}
 			if allowed, _, err := r.Take(requests, nil); err != nil || !allowed || !slices.Equal(requests[0].Outcome.Decisions, c.charged[z]) {
 				return fmt.Sprintf("a charge: %v, %v: Go %+v, Lua %+v", allowed, err, c.charged[z], requests[0].Outcome.Decisions)
 			}

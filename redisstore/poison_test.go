@@ -203,7 +203,7 @@ type poisonable struct {
 	poisons func(r *rand.Rand) []poison
 }
 
-func (p *poisonable) request(key string, mode algorithms.Mode, limits ...store.Limit) []store.Request {
+func (p *poisonable) request(key string, mode algorithms.Mode, limits ...store.Limit) []store.ZoneRequest {
 	if p.limit != nil {
 		limits = append(limits, *p.limit)
 	}
@@ -211,7 +211,7 @@ func (p *poisonable) request(key string, mode algorithms.Mode, limits ...store.L
 	if p.ban != nil { // one that is denied: what is absent is found out when a denial is counted
 		cost = 11
 	}
-	return []store.Request{{Zone: "z", Key: key, Cost: cost, Mode: mode, Limits: limits, Slots: p.slots, Ban: p.ban}}
+	return []store.ZoneRequest{{Zone: "z", Key: key, Cost: cost, Mode: mode, Limits: limits, Slots: p.slots, Ban: p.ban}}
 }
 
 func poisonables(t testing.TB) (all []poisonable) {
@@ -300,10 +300,10 @@ func (c *poisonCase) play() string {
 		return err.Error()
 	}
 	before := c.client.Dump(ctx, key).Val()
-	one := func(key string) []store.Request {
-		return []store.Request{{Zone: "z", Key: key, Cost: 1, Mode: c.mode, Limits: []store.Limit{c.healthy}}}
+	one := func(key string) []store.ZoneRequest {
+		return []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Mode: c.mode, Limits: []store.Limit{c.healthy}}}
 	}
-	takes := [][]store.Request{
+	takes := [][]store.ZoneRequest{
 		one("first"),
 		c.of.request("bad", c.mode, c.healthy),
 		one("bad"), // which sees nothing of the one before
@@ -366,7 +366,7 @@ func (c *poisonCase) play() string {
 }
 
 // correct gives back and sets the poisoned key, gives back another one, and changes a ban.
-func (c *poisonCase) correct(key string, last, beside store.Request) string {
+func (c *poisonCase) correct(key string, last, beside store.ZoneRequest) string {
 	if c.of.ban != nil {
 		ban := store.Change{Zone: "z", Key: "bad", Ban: []*store.Ban{c.of.ban}, BanFor: 1000}
 		for _, change := range keyChanges(poisonNames, poisonNow, ban) {
@@ -377,8 +377,8 @@ func (c *poisonCase) correct(key string, last, beside store.Request) string {
 		}
 		return ""
 	}
-	look := []store.Request{{Zone: "z", Key: "last", Limits: []store.Limit{c.healthy}}}
-	lookBeside := []store.Request{{Zone: "z", Key: "bad", Limits: []store.Limit{c.healthy}}}
+	look := []store.ZoneRequest{{Zone: "z", Key: "last", Limits: []store.Limit{c.healthy}}}
+	lookBeside := []store.ZoneRequest{{Zone: "z", Key: "bad", Limits: []store.Limit{c.healthy}}}
 	reply, err := c.run(func(m *wire.Message) {
 		if c.of.slots != nil {
 			m.Set(key, 3)

@@ -20,8 +20,8 @@ const latest algorithms.Micros = 4_000_000_000_000_000
 // program is one run of one seed: steps on a timeline, with the results of the Go functions.
 type program struct {
 	seed     uint64
-	expiry   algorithms.Micros // of slots
-	requests []store.Request   // one for each zone
+	expiry   algorithms.Micros   // of slots
+	requests []store.ZoneRequest // one for each zone
 	states   []zoneState
 	steps    []step
 
@@ -77,7 +77,7 @@ type set struct{ found, left int64 }
 
 // poisonedKey is a key that holds what no budget is.
 type poisonedKey struct {
-	request store.Request
+	request store.ZoneRequest
 	value   string
 	isList  bool // which a script finds out when it writes
 }
@@ -172,7 +172,7 @@ func newProgram(seed uint64) *program {
 }
 
 func (p *program) addZone(r *rand.Rand, z int) {
-	q := store.Request{
+	q := store.ZoneRequest{
 		Zone: fmt.Sprint("z", z), Key: fmt.Sprint(p.seed, "/", r.IntN(2)),
 		Mode:   pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
 		Shadow: r.IntN(4) == 0,
@@ -220,7 +220,7 @@ func (p *program) addLargeLog(r *rand.Rand) {
 		panic(err)
 	}
 	limits := []store.Limit{store.NewLimit("z", "", l)}
-	request := store.Request{Zone: "z", Key: fmt.Sprint(p.seed), Mode: algorithms.Nary, Limits: limits}
+	request := store.ZoneRequest{Zone: "z", Key: fmt.Sprint(p.seed), Mode: algorithms.Nary, Limits: limits}
 	p.requests, p.inForce = append(p.requests, request), append(p.inForce, "")
 	p.states = append(p.states, zoneState{budgets: make([]algorithms.State, 1)})
 }
@@ -236,14 +236,14 @@ func (p *program) addPoison() {
 	}
 	ban := &store.Ban{Ban: &algorithms.Ban{After: 1, Window: 1, Duration: 1, Max: 1}, ID: store.BanID("p", "")}
 	for n, key := range []poisonedKey{
-		{request: store.Request{Limits: limit("gcra")}, value: "hello"},
-		{request: store.Request{Limits: limit("token_bucket")}, value: "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"},
-		{request: store.Request{Limits: limit("sliding_log")}, value: "hello"},
-		{request: store.Request{Slots: &store.Slots{ID: store.SlotsID("p", ""), Limit: 5}}, value: "hello"},
-		{request: store.Request{Ban: ban}, value: "hello"},
-		{request: store.Request{Limits: limit("gcra")}, isList: true},
-		{request: store.Request{Slots: &store.Slots{ID: store.SlotsID("p", ""), Limit: 5}}, isList: true},
-		{request: store.Request{Limits: limit("sliding_log")}, isList: true},
+		{request: store.ZoneRequest{Limits: limit("gcra")}, value: "hello"},
+		{request: store.ZoneRequest{Limits: limit("token_bucket")}, value: "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"},
+		{request: store.ZoneRequest{Limits: limit("sliding_log")}, value: "hello"},
+		{request: store.ZoneRequest{Slots: &store.Slots{ID: store.SlotsID("p", ""), Limit: 5}}, value: "hello"},
+		{request: store.ZoneRequest{Ban: ban}, value: "hello"},
+		{request: store.ZoneRequest{Limits: limit("gcra")}, isList: true},
+		{request: store.ZoneRequest{Slots: &store.Slots{ID: store.SlotsID("p", ""), Limit: 5}}, isList: true},
+		{request: store.ZoneRequest{Limits: limit("sliding_log")}, isList: true},
 	} {
 		key.request.Zone, key.request.Key, key.request.Cost = "p", fmt.Sprint(p.seed, "/poisoned ", n), 1
 		p.poisons = append(p.poisons, key)
@@ -384,7 +384,7 @@ func (p *program) decide(s step) {
 }
 
 // maxWait is how long a request may wait, if its limits can charge in advance.
-func maxWait(q store.Request, wait algorithms.Micros) algorithms.Micros {
+func maxWait(q store.ZoneRequest, wait algorithms.Micros) algorithms.Micros {
 	if q.Mode != algorithms.Binary {
 		return 0
 	}
@@ -455,7 +455,7 @@ func (p *program) mostCost() int64 {
 }
 
 // asks returns the requests of zones at a step.
-func (p *program) asks(s step, zones []int) (requests []store.Request) {
+func (p *program) asks(s step, zones []int) (requests []store.ZoneRequest) {
 	for _, z := range zones {
 		q := p.requests[z]
 		q.Cost, q.Peek, q.MaxWait = s.costs[z], s.peeks[z], maxWait(q, s.wait)
@@ -471,7 +471,7 @@ func (p *program) asks(s step, zones []int) (requests []store.Request) {
 }
 
 // poisonedRequests returns what the poisoned operation of a step asks.
-func (p *program) poisonedRequests(s step) []store.Request {
+func (p *program) poisonedRequests(s step) []store.ZoneRequest {
 	requests := p.asks(s, s.poison.zones)
 	for i := range requests {
 		requests[i].Override = nil

@@ -63,7 +63,7 @@ var errLate = errors.New("redisstore: Redis ran the message too early or too lat
 
 // pendingCall is the work of one caller: a take, corrections of one key, or a set of slots.
 type pendingCall struct {
-	requests    []store.Request // of a take
+	requests    []store.ZoneRequest // of a take
 	corrections []store.Correction
 	setName     string // of a set: the name of the slots
 

@@ -24,9 +24,9 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	ask := func(key string) []store.Request {
+	ask := func(key string) []store.ZoneRequest {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000})
-		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
+		return []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
 	}
 	r := ask("k")
 	if allowed, err := s.Take(t.Context(), r); !allowed || err != nil {
@@ -91,7 +91,7 @@ func TestAloneExpires(t *testing.T) {
 				s.keys.correcting["k"] = new(batch)
 				began := time.Now()
 				time.AfterFunc(test.wait/2, func() { test.do(s) })
-				c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
+				c := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}})
 				if _, err := (hop{node: &node{Store: s}, deadline: began.Add(test.wait)}).sendAlone(t.Context(), c); reasonOf(err) != test.want {
 					t.Errorf("error %v, want the reason %q", err, test.want)
 				}
@@ -133,7 +133,7 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := givesBack("b")
-	take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
+	take := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
 	q := &s.queue
 	q.maxInFlight = 0 // nothing is sent
 	end := func(key string) {

@@ -67,13 +67,13 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{Address: c.Addrs()[0]})
 	ctx := context.Background()
 	const limit = 1500
-	several := []store.Request{{Zone: "z", Key: "moves", Cost: 1, Limits: []store.Limit{
+	several := []store.ZoneRequest{{Zone: "z", Key: "moves", Cost: 1, Limits: []store.Limit{
 		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Burst: limit}),
 		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 2 * limit, Window: 3_600_000_000}),
 	}}}
 	var admitted, denied, failed atomic.Int64
 	end := repeat(func(int) bool {
-		one := []store.Request{several[0]}
+		one := []store.ZoneRequest{several[0]}
 		one[0].Outcome.Decisions = nil
 		switch allowed, err := s.Take(ctx, one); {
 		case err != nil:
@@ -125,8 +125,8 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 	for n, algorithm := range []string{"fixed_window", "token_bucket", "sliding_log"} {
 		limits = append(limits, storetest.Limit(t, fmt.Sprint(n), algorithms.Quota{Algorithm: algorithm, Events: events, Window: 36_000_000_000}))
 	}
-	request := func(zone, key int, cost int64) store.Request {
-		return store.Request{Zone: fmt.Sprint(zone), Key: fmt.Sprint("key-", key), Cost: cost, Limits: limits[zone : zone+1]}
+	request := func(zone, key int, cost int64) store.ZoneRequest {
+		return store.ZoneRequest{Zone: fmt.Sprint(zone), Key: fmt.Sprint("key-", key), Cost: cost, Limits: limits[zone : zone+1]}
 	}
 	var admitted [keys][3]atomic.Int64
 	var randoms [goroutines]*rand.Rand
@@ -135,7 +135,7 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 	}
 	end := repeat(func(goroutine int) bool {
 		rng := randoms[goroutine]
-		var together []store.Request
+		var together []store.ZoneRequest
 		var counts []*atomic.Int64
 		for _, zone := range rng.Perm(3)[:1+rng.IntN(3)] {
 			key := rng.IntN(keys)
@@ -192,7 +192,7 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 	end()
 	for key := range keys {
 		for zone := range limits {
-			r := []store.Request{request(zone, key, 0)}
+			r := []store.ZoneRequest{request(zone, key, 0)}
 			if _, err := s.Take(ctx, r); err != nil {
 				t.Fatal(err)
 			}
@@ -325,9 +325,9 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 }
 
 // takeSlot takes a slot of a key.
-func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.Request {
+func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.ZoneRequest {
 	t.Helper()
-	r := []store.Request{{Zone: "z", Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: limit}}}
+	r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: limit}}}
 	allowed, err := s.Take(t.Context(), r)
 	if o := r[0].Outcome; err != nil || allowed != o.Slots.Taken || allowed != (o.Verdict == store.Allowed) {
 		t.Fatalf("allowed %v, error %v, %+v", allowed, err, o)

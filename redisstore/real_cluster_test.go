@@ -52,12 +52,12 @@ func TestRealClusterFailover(t *testing.T) {
 		running.Go(func() { i.run(t, key, stop) })
 	}
 	// If a dead primary fails a request, the charges on other nodes are refunded.
-	var together []store.Request
+	var together []store.ZoneRequest
 	for n := 0; len(together) < 2; n++ {
 		key := fmt.Sprint("together-", n)
 		if lost := c.Owner(t, c.Nodes[0], c.Slot(t, key)) == dying; lost == (len(together) == 0) {
 			limit := storetest.Limit(t, key, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 36_000_000_000})
-			together = append(together, store.Request{Zone: key, Key: key, Cost: 1, Limits: []store.Limit{limit}})
+			together = append(together, store.ZoneRequest{Zone: key, Key: key, Cost: 1, Limits: []store.Limit{limit}})
 		}
 	}
 	// Another instance knows the dead primary, and asks nothing until the replica has taken over.
@@ -79,7 +79,7 @@ func TestRealClusterFailover(t *testing.T) {
 		if _, err := s.Take(context.Background(), together); err == nil {
 			break // its replica is there
 		}
-		looked := []store.Request{together[1]}
+		looked := []store.ZoneRequest{together[1]}
 		redistest.WaitForState(t, "the charge to be given back", func() (any, bool) {
 			looked[0].Cost, looked[0].Outcome.Decisions = 0, nil
 			if _, err := s.Take(context.Background(), looked); err != nil {
@@ -165,15 +165,15 @@ func takeFromSlowNodes(t *testing.T, c *redistest.Cluster, timeout time.Duration
 	s := openCluster(t, c, redisstore.Options{Timeout: timeout})
 	ctx := context.Background()
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 2, Window: 3_600_000_000})
-	var both []store.Request // one of each node
+	var both []store.ZoneRequest // one of each node
 	for n := 0; len(both) < 2; n++ {
 		key := fmt.Sprint(keys, n)
 		if c.Owner(t, c.Nodes[0], c.Slot(t, key)) == c.Nodes[len(both)] {
-			both = append(both, store.Request{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}})
+			both = append(both, store.ZoneRequest{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}})
 		}
 	}
-	look := func(one store.Request) algorithms.Decision {
-		r := []store.Request{{Zone: one.Zone, Key: one.Key, Limits: one.Limits}}
+	look := func(one store.ZoneRequest) algorithms.Decision {
+		r := []store.ZoneRequest{{Zone: one.Zone, Key: one.Key, Limits: one.Limits}}
 		if _, err := s.Take(ctx, r); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +220,7 @@ func takeFromSlowNodes(t *testing.T, c *redistest.Cluster, timeout time.Duration
 func testClusterBesideFailed(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
 	ctx := context.Background()
-	var both []store.Request // one of each node
+	var both []store.ZoneRequest // one of each node
 	for n := 0; len(both) < 2; n++ {
 		r := endless(t, fmt.Sprint("beside-", n))
 		if c.Owner(t, c.Nodes[0], c.Slot(t, r.Key)) == c.Nodes[len(both)] {

@@ -36,7 +36,7 @@ func TestRealLongestWait(t *testing.T) {
 				default:
 				}
 				began := time.Now()
-				r := []store.Request{endless(t, fmt.Sprint(n%50))}
+				r := []store.ZoneRequest{endless(t, fmt.Sprint(n%50))}
 				if allowed, err := s.Take(context.Background(), r); allowed && err == nil && i%3 == 0 {
 					s.Correct([]store.Correction{{Request: &r[0], Refund: 1}}, nil)
 				}
@@ -64,7 +64,7 @@ func TestRealLongestWait(t *testing.T) {
 }
 
 // endless returns a request that is always allowed and charged.
-func endless(t testing.TB, key string) store.Request {
+func endless(t testing.TB, key string) store.ZoneRequest {
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1_000_000, Window: 1_000_000})
-	return store.Request{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}
+	return store.ZoneRequest{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}
 }

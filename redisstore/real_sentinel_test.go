@@ -101,7 +101,7 @@ func (i *instance) run(t *testing.T, key string, stop <-chan struct{}) {
 		case <-time.After(2 * time.Millisecond): // a client asks 500 times a second
 		}
 		began := time.Now()
-		_, err := i.store.Take(context.Background(), []store.Request{endless(t, key)})
+		_, err := i.store.Take(context.Background(), []store.ZoneRequest{endless(t, key)})
 		i.mu.Lock()
 		if i.longest = max(i.longest, time.Since(began)); err != nil {
 			i.errors, i.last, i.failed = i.errors+1, err, time.Now()

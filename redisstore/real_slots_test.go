@@ -40,7 +40,7 @@ func TestRealSlotsSurviveRedis(t *testing.T) {
 			server, clock := redistest.StartClock(t)
 			o := redisstore.Options{Address: server.Addr, SlotExpiry: expiry, Timeout: 500 * time.Millisecond}
 			s, other := open(t, o), open(t, o)
-			var held []store.Request
+			var held []store.ZoneRequest
 			for range 5 {
 				held = append(held, takeSlot(t, s, "k", 5))
 			}
@@ -74,7 +74,7 @@ func TestRealSlotsThroughAnOutage(t *testing.T) {
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
 	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory(1000), func(error) {})
-	take := func(taken, local bool, n int64) store.Request {
+	take := func(taken, local bool, n int64) store.ZoneRequest {
 		t.Helper()
 		r := takeSlot(t, f, "k", 3)
 		if o := r.Outcome; o.Slots.Taken != taken || o.Local != local || o.Slots.InFlight != n {
@@ -90,13 +90,13 @@ func TestRealSlotsThroughAnOutage(t *testing.T) {
 	})
 	third := take(true, true, 3)
 	take(false, true, 3)
-	f.Correct(storetest.Leaves([]store.Request{first}), nil)
+	f.Correct(storetest.Leaves([]store.ZoneRequest{first}), nil)
 	fourth := take(true, true, 3)
 	server.Thaw(t)
 	redistest.WaitFor(t, "the breaker to close", func() bool { return !b.Open() })
 	waitForSlots(t, other, "k", 3)
 	take(false, false, 3)
-	f.Correct(storetest.Leaves([]store.Request{second, third, fourth}), nil)
+	f.Correct(storetest.Leaves([]store.ZoneRequest{second, third, fourth}), nil)
 	waitForSlots(t, other, "k", 0)
 }
 
@@ -137,14 +137,14 @@ func TestRealSlotsAreRenewed(t *testing.T) {
 // keys returns how many requests hold a slot of a key, as a store without held slots finds.
 func keys(t *testing.T, s store.Store, key string) int64 {
 	t.Helper()
-	r := []store.Request{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
+	r := []store.ZoneRequest{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
 	if _, err := s.Take(t.Context(), r); err != nil {
 		return -1
 	}
 	return r[0].Outcome.Slots.InFlight
 }
 
-func leaveSlot(t *testing.T, s store.Store, r store.Request) {
+func leaveSlot(t *testing.T, s store.Store, r store.ZoneRequest) {
 	t.Helper()
 	if err := correct(s, store.Correction{Request: &r, Leave: true}); err != nil {
 		t.Fatal(err)

@@ -115,12 +115,12 @@ func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool
 }
 
 // Take implements [store.Store], at the time of Redis.
-func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (s *Store) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	return s.TakeAt(ctx, 0, requests)
 }
 
 // TakeAt is Take at a given instant; 0 stands for the time of Redis.
-func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (bool, error) {
 	if err := ctx.Err(); err != nil || len(requests) == 0 {
 		return err == nil, err
 	}
@@ -130,7 +130,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 	return allowed, toStoreError(ctx, err)
 }
 
-func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
+func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) *pendingCall {
 	c := s.newCall()
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
 	c.slots = s.keys.slotsOf(requests)
@@ -197,7 +197,7 @@ func (c corrector) correct(now algorithms.Micros, corrections []store.Correction
 func (c corrector) LeaveSlots(corrections []store.Correction) { c.keys.leaveSlots(corrections, false) }
 
 // CountSlots implements [store.Store].
-func (c corrector) CountSlots(requests []store.Request) { c.keys.countSlots(requests) }
+func (c corrector) CountSlots(requests []store.ZoneRequest) { c.keys.countSlots(requests) }
 
 // correctKey queues a call with corrections.
 func (s *Store) correctKey(c *pendingCall, ended func(error)) {
@@ -232,7 +232,7 @@ func correctionCalls(now algorithms.Micros, corrections []store.Correction) (cal
 			last[c.key] = c
 			calls = append(calls, c)
 		}
-		one.Request = &store.Request{ // the caller may use the request again
+		one.Request = &store.ZoneRequest{ // the caller may use the request again
 			Zone: one.Request.Zone, Key: c.key, Limits: one.Request.Limits,
 			Outcome: store.Outcome{Decisions: slices.Clone(one.Request.Outcome.Decisions)},
 		}

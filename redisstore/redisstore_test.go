@@ -102,7 +102,7 @@ func documentedRules(t *testing.T) []string {
 }
 
 // takePatiently takes. It asks again if the machine was too slow to send the request in time.
-func takePatiently(s store.Store, requests []store.Request) (allowed bool, err error) {
+func takePatiently(s store.Store, requests []store.ZoneRequest) (allowed bool, err error) {
 	for {
 		if allowed, err = s.Take(context.Background(), requests); !store.IsBusy(err) {
 			return allowed, err
@@ -121,7 +121,7 @@ func correct(s store.Store, corrections ...store.Correction) (err error) {
 	failures := make(chan error, len(corrections))
 	s.Correct(corrections, func(failure error) { failures <- failure })
 	for _, c := range corrections { // a later take finds them made
-		_, _ = s.Take(context.Background(), []store.Request{{Zone: c.Request.Zone, Key: c.Request.Key}})
+		_, _ = s.Take(context.Background(), []store.ZoneRequest{{Zone: c.Request.Zone, Key: c.Request.Key}})
 	}
 	select {
 	case err = <-failures:
@@ -131,7 +131,7 @@ func correct(s store.Store, corrections ...store.Correction) (err error) {
 }
 
 // refund refunds n events of each limit of requests.
-func refund(s store.Store, requests []store.Request, n int64) error {
+func refund(s store.Store, requests []store.ZoneRequest, n int64) error {
 	var corrections []store.Correction
 	for i := range requests {
 		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: n})
@@ -140,9 +140,9 @@ func refund(s store.Store, requests []store.Request, n int64) error {
 }
 
 // request returns a request of a key with a limit of 10. Nothing comes back while a test runs.
-func request(t testing.TB, key string) []store.Request {
+func request(t testing.TB, key string) []store.ZoneRequest {
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 3_600_000_000_000})
-	return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
+	return []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
 }
 
 func TestKeysAndExpiry(t *testing.T) {
@@ -153,7 +153,7 @@ func TestKeysAndExpiry(t *testing.T) {
 	quotas := append(storetest.Quotas(10, 60_000_000), algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 60_000_000, Initial: &initial})
 	for _, q := range quotas {
 		began := time.Now()
-		r := []store.Request{{Zone: "my zone", Key: "a{b}%\n", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "my zone", q)}}}
+		r := []store.ZoneRequest{{Zone: "my zone", Key: "a{b}%\n", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "my zone", q)}}}
 		for range 2 {
 			if _, err := s.Take(context.Background(), r); err != nil {
 				t.Fatal(err)
@@ -207,9 +207,9 @@ func TestHashedKeys(t *testing.T) {
 func TestOneRoundTrip(t *testing.T) {
 	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
-	var r []store.Request
+	var r []store.ZoneRequest
 	for z := range 3 {
-		q := store.Request{Zone: fmt.Sprint(z), Key: fmt.Sprint("key ", z), Cost: 1}
+		q := store.ZoneRequest{Zone: fmt.Sprint(z), Key: fmt.Sprint("key ", z), Cost: 1}
 		for _, quota := range storetest.Quotas(10, 3_600_000_000_000) {
 			q.Limits = append(q.Limits, storetest.Limit(t, q.Zone, quota))
 		}

@@ -20,8 +20,8 @@ import (
 // checked is a kind of check to measure. correct, if not nil, appends the correction of the request.
 type checked struct {
 	name    string
-	request store.Request
-	correct func(m *wire.Message, r *store.Request, now algorithms.Micros)
+	request store.ZoneRequest
+	correct func(m *wire.Message, r *store.ZoneRequest, now algorithms.Micros)
 }
 
 // checkedKinds returns a kind of check for each algorithm, and some others. Limits grant events per window.
@@ -42,7 +42,7 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 		if a.Name == "sliding_log" {
 			most = 100
 		}
-		kinds = append(kinds, checked{name: a.Name, request: store.Request{Limits: []store.Limit{limit(a.Name, most)}}})
+		kinds = append(kinds, checked{name: a.Name, request: store.ZoneRequest{Limits: []store.Limit{limit(a.Name, most)}}})
 	}
 	one := []store.Limit{limit("token_bucket", events)}
 	three := append(one, limit("gcra", events), limit("fixed_window", events))
@@ -53,21 +53,21 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 	}
 	kinds = append(
 		kinds,
-		checked{name: "three limits", request: store.Request{Limits: three}},
+		checked{name: "three limits", request: store.ZoneRequest{Limits: three}},
 		checked{
-			name: "slots", request: store.Request{Limits: one, Slots: slots},
-			correct: func(m *wire.Message, r *store.Request, _ algorithms.Micros) {
+			name: "slots", request: store.ZoneRequest{Limits: one, Slots: slots},
+			correct: func(m *wire.Message, r *store.ZoneRequest, _ algorithms.Micros) {
 				m.Set(wire.Names{}.Name(r.Key, r.Slots.ID), 0)
 			},
 		},
 		checked{
-			name: "settle", request: store.Request{Limits: one},
-			correct: func(m *wire.Message, r *store.Request, now algorithms.Micros) {
+			name: "settle", request: store.ZoneRequest{Limits: one},
+			correct: func(m *wire.Message, r *store.ZoneRequest, now algorithms.Micros) {
 				r.Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: window, B: now, At: now}}}
 				m.Refund(r, 1)
 			},
 		},
-		checked{name: "1000 plans", request: store.Request{Limits: plans}},
+		checked{name: "1000 plans", request: store.ZoneRequest{Limits: plans}},
 	)
 	for i := range kinds {
 		kinds[i].request.Zone, kinds[i].request.Cost = "zone", 1
@@ -91,7 +91,7 @@ func (c *checked) message(now algorithms.Micros, earlier, keys []int) *wire.Mess
 		if r.Key = strconv.Itoa(key); len(c.request.Limits) > 3 {
 			r.Limits = c.request.Limits[key%len(c.request.Limits):][:1]
 		}
-		m.Take([]store.Request{r})
+		m.Take([]store.ZoneRequest{r})
 	}
 	return m
 }
@@ -99,7 +99,7 @@ func (c *checked) message(now algorithms.Micros, earlier, keys []int) *wire.Mess
 // load loads the script of the check, and returns its hash.
 func (c *checked) load(b *testing.B, client *redis.Client) (sha string) {
 	b.Helper()
-	sha, err := client.ScriptLoad(context.Background(), scriptSetFor([]store.Request{c.request}).Script()).Result()
+	sha, err := client.ScriptLoad(context.Background(), scriptSetFor([]store.ZoneRequest{c.request}).Script()).Result()
 	if err != nil {
 		b.Fatal(err)
 	}

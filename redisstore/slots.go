@@ -69,14 +69,14 @@ func (k *keyStates) at(t time.Time) algorithms.Micros {
 // slotsUse is that a call takes, looks at or sets the slots of a name.
 type slotsUse struct {
 	name    string
-	request *store.Request // nil: the call sets the count
+	request *store.ZoneRequest // nil: the call sets the count
 }
 
 // takes reports whether the call takes a slot.
 func (u slotsUse) takes() bool { return u.request != nil && !u.request.Peek }
 
 // slotsOf returns which slots requests use.
-func (k *keyStates) slotsOf(requests []store.Request) (uses []slotsUse) {
+func (k *keyStates) slotsOf(requests []store.ZoneRequest) (uses []slotsUse) {
 	for i := range requests {
 		if r := &requests[i]; r.Slots != nil {
 			uses = append(uses, slotsUse{k.names.Name(r.Key, r.Slots.ID), r})
@@ -163,7 +163,7 @@ func newSetCall(name string) *pendingCall {
 }
 
 // countSlots counts slots that another store has granted.
-func (k *keyStates) countSlots(requests []store.Request) {
+func (k *keyStates) countSlots(requests []store.ZoneRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range requests {

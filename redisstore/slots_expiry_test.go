@@ -16,7 +16,7 @@ import (
 func TestSlotsExpiryStays(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.Shared(t).Client
-	r := []store.Request{{Zone: "z", Key: "k", Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}}}
+	r := []store.ZoneRequest{{Zone: "z", Key: "k", Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}}}
 	name := wire.Names{}.Name("k", r[0].Slots.ID)
 	run := func(write func(m *wire.Message)) {
 		t.Helper()

@@ -219,7 +219,7 @@ func put(client *redis.Client, key string, state []byte, expiry int64) error {
 }
 
 // putState writes the state of a request's first limit into Redis.
-func putState(client *redis.Client, r store.Request, s algorithms.State) error {
+func putState(client *redis.Client, r store.ZoneRequest, s algorithms.State) error {
 	l, key := r.Limits[0].Limit, parityNames.Name(r.Key, r.Limits[0].ID)
 	if s.Log == nil {
 		return putNumbers(client, key, expiryOf(l, s), []int64{s.A, s.B, s.C}[:sizeOf(l)]...)

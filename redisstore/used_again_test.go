@@ -173,7 +173,7 @@ func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 		if fresh {
 			s.dropUsed()
 		}
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
 		if treatment.take {
 			_, err = s.Take(t.Context(), r)
 		} else {
@@ -249,7 +249,7 @@ func TestTakesBehindSilence(t *testing.T) {
 }
 
 // openScripted opens a store of a server, and returns what makes requests.
-func openScripted(t *testing.T, server *scripted, timeout time.Duration) (s *Store, request func(key string) []store.Request) {
+func openScripted(t *testing.T, server *scripted, timeout time.Duration) (s *Store, request func(key string) []store.ZoneRequest) {
 	s, err := New(Options{Address: "h:1", Timeout: timeout, Dialer: server}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func openScripted(t *testing.T, server *scripted, timeout time.Duration) (s *Sto
 		time.Sleep(time.Minute) // in virtual time: until all connections have ended
 	})
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 60_000_000})
-	return s, func(key string) []store.Request {
-		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
+	return s, func(key string) []store.ZoneRequest {
+		return []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
 	}
 }

@@ -352,7 +352,7 @@ func TestVectors(t *testing.T) {
 // play decides a trace in Go, compares, and returns it as a program for Lua.
 func (r replay) play(t *testing.T, v vector) *program {
 	t.Helper()
-	request := store.Request{Zone: "z", Key: "k", Mode: r.mode}
+	request := store.ZoneRequest{Zone: "z", Key: "k", Mode: r.mode}
 	p := &program{}
 	for i, q := range r.limits {
 		l, err := algorithms.NewLimit(q)
@@ -364,7 +364,7 @@ func (r replay) play(t *testing.T, v vector) *program {
 		}
 		request.Limits = append(request.Limits, store.NewLimit("z", fmt.Sprint(i), l))
 	}
-	p.requests = []store.Request{request}
+	p.requests = []store.ZoneRequest{request}
 	p.states = []zoneState{{budgets: make([]algorithms.State, len(request.Limits))}}
 	start := func() *algorithms.State {
 		s := r.start

@@ -14,9 +14,9 @@ import (
 func TestLeaveSlotsWithoutRedis(t *testing.T) {
 	counts := newKeyStates(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
 	for n := range 1000 {
-		r := store.Request{Key: fmt.Sprint(n), Slots: &store.Slots{ID: "s", Limit: 1}}
+		r := store.ZoneRequest{Key: fmt.Sprint(n), Slots: &store.Slots{ID: "s", Limit: 1}}
 		r.Outcome.Slots.Taken = true
-		counts.countSlots([]store.Request{r})
+		counts.countSlots([]store.ZoneRequest{r})
 		counts.leaveSlots([]store.Correction{{Request: &r, Leave: true}}, false)
 	}
 	counts.mu.Lock()
@@ -35,7 +35,7 @@ func TestWorkOfSlots(t *testing.T) {
 	defer Kill(s)
 	s.keys.table.Count("s", 0) // so a count must be set
 	const most = int(algorithms.MaxWork / algorithms.CounterWork)
-	requests := []store.Request{{Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"}}}
+	requests := []store.ZoneRequest{{Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"}}}
 	for name, test := range map[string]struct {
 		make func() *pendingCall
 		most int
@@ -43,7 +43,7 @@ func TestWorkOfSlots(t *testing.T) {
 		"sets":  {func() *pendingCall { return newSetCall("s") }, most},
 		"takes": {func() *pendingCall { return s.newTakeCall(t.Context(), 0, requests) }, most / 2},
 		"look-ups of overrides": {func() *pendingCall {
-			return s.newTakeCall(t.Context(), 0, []store.Request{{Override: new(store.Override)}})
+			return s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Override: new(store.Override)}})
 		}, most},
 	} {
 		s.queue.calls = nil
@@ -61,8 +61,8 @@ func TestWorkOfSlots(t *testing.T) {
 // A message has more takes than Options.Batch only if they would have to wait for its end.
 func TestFullMessage(t *testing.T) {
 	slots := &store.Slots{ID: "s", Limit: 1000}
-	taken := func(key string) *store.Request {
-		r := &store.Request{Key: key, Slots: slots}
+	taken := func(key string) *store.ZoneRequest {
+		r := &store.ZoneRequest{Key: key, Slots: slots}
 		r.Outcome.Slots.Taken = true
 		return r
 	}
@@ -75,8 +75,8 @@ func TestFullMessage(t *testing.T) {
 		"takes of slots alone":       {before: func(*Store) {}, slots: slots, want: DefaultBatch},
 		"behind a give-back":         {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("k")} }, want: 400},
 		"behind one of another key":  {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("other")} }, want: DefaultBatch},
-		"when a count must be set":   {before: func(s *Store) { s.keys.countSlots([]store.Request{*taken("k")}) }, slots: slots, want: 400},
-		"when another one must be":   {before: func(s *Store) { s.keys.countSlots([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
+		"when a count must be set":   {before: func(s *Store) { s.keys.countSlots([]store.ZoneRequest{*taken("k")}) }, slots: slots, want: 400},
+		"when another one must be":   {before: func(s *Store) { s.keys.countSlots([]store.ZoneRequest{*taken("other")}) }, slots: slots, want: DefaultBatch},
 		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSetCall(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
 	} {
 		s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
@@ -86,10 +86,10 @@ func TestFullMessage(t *testing.T) {
 		defer Kill(s)
 		test.before(s)
 		for range 400 {
-			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.Request{{Key: "k", Slots: test.slots}}))
+			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Key: "k", Slots: test.slots}}))
 		}
 		for range 10 {
-			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.Request{{Key: "last"}}))
+			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Key: "last"}}))
 		}
 		b := new(batch)
 		s.fillLocked(b)

@@ -45,13 +45,13 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 		for _, q := range storetest.Variants(2, 3_600_000_000) {
 			s := open()
 			kept := isKept(func(key string) {
-				r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
+				r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
 				for range 3 {
 					if _, err := s.Take(t.Context(), r); err != nil {
 						t.Fatal(err)
 					}
 				}
-				banned := []store.Request{{Zone: "z", Key: key, Cost: 3, Limits: r[0].Limits, Ban: ban}}
+				banned := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 3, Limits: r[0].Limits, Ban: ban}}
 				for range 4 {
 					_, _ = s.Take(t.Context(), banned)
 				}
@@ -105,7 +105,7 @@ func TestMemoryHoldsNoPointers(t *testing.T) {
 	}
 	memory := store.NewSharedMemory()
 	s := memory.Bounded(1_000_000, zoneCount(1), nil)
-	r := []store.Request{{Zone: "z", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}}
+	r := []store.ZoneRequest{{Zone: "z", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}}
 	before := scannable()
 	for i := range count {
 		r[0].Key = fmt.Sprint(i)
@@ -136,7 +136,7 @@ func TestMemoryLimitsCostNothing(t *testing.T) {
 	for i := range limits {
 		limits[i] = fixedWindow(t, int64(i)+1, time.Hour)
 	}
-	r := []store.Request{{Zone: "z", Cost: 1, Limits: make([]store.Limit, 1)}}
+	r := []store.ZoneRequest{{Zone: "z", Cost: 1, Limits: make([]store.Limit, 1)}}
 	bytes := allocated(func() {
 		for i, l := range limits {
 			r[0].Key, r[0].Limits[0] = fmt.Sprint(i), l
@@ -156,7 +156,7 @@ func TestMemoryZonesCostNothing(t *testing.T) {
 	const count = 16_000
 	memory := store.NewSharedMemory()
 	s := memory.Bounded(1_000_000, zoneCount(1), nil)
-	r := []store.Request{{Cost: 1, Limits: []store.Limit{fixedWindow(t, 2, time.Minute)}}}
+	r := []store.ZoneRequest{{Cost: 1, Limits: []store.Limit{fixedWindow(t, 2, time.Minute)}}}
 	bytes := allocated(func() {
 		for range 2 {
 			for i := range count {
@@ -234,7 +234,7 @@ func TestMemorySweepLeavesSharedBudgetsInForce(t *testing.T) {
 		}
 		time.Sleep(time.Minute + time.Second - time.Microsecond)
 		memory.Sweep()
-		r := []store.Request{{Zone: "z", Key: "b", Cost: 1, Limits: []store.Limit{limit}}}
+		r := []store.ZoneRequest{{Zone: "z", Key: "b", Cost: 1, Limits: []store.Limit{limit}}}
 		if allowed, _ := s.TakeAt(t.Context(), began+time.Minute.Microseconds()-1, r); allowed {
 			t.Error("a sweep dropped a shared budget that was in force for a request under way")
 		}

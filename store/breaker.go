@@ -153,7 +153,7 @@ func (b *Breaker) Close() {
 }
 
 // Take implements [Store].
-func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, err error) {
+func (b *Breaker) Take(ctx context.Context, requests []ZoneRequest) (allowed bool, err error) {
 	err = b.Do(func() error {
 		allowed, err = b.store.Take(ctx, requests)
 		return err
@@ -162,7 +162,7 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 }
 
 // CountSlots implements [Store]. It reaches the store even while the Breaker is open.
-func (b *Breaker) CountSlots(requests []Request) { b.store.CountSlots(requests) }
+func (b *Breaker) CountSlots(requests []ZoneRequest) { b.store.CountSlots(requests) }
 
 // SlotLeaver is a [Store] that notes slots that are given back even while a [Breaker] is open. A remote
 // store that keeps its own count must be a SlotLeaver, or it would count those slots for ever.

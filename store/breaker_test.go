@@ -35,7 +35,7 @@ func (f *failing) failure() error {
 	return nil
 }
 
-func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (f *failing) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	f.asked.Add(1)
 	if err := f.failure(); err != nil {
 		return false, err
@@ -44,7 +44,9 @@ func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, err
 }
 
 // CountSlots counts slots even while the store fails, because it only notes its own count.
-func (f *failing) CountSlots(requests []store.Request) { f.Store.(*store.Memory).CountSlots(requests) }
+func (f *failing) CountSlots(requests []store.ZoneRequest) {
+	f.Store.(*store.Memory).CountSlots(requests)
+}
 
 // LeaveSlots gives back slots even while the store fails.
 func (f *failing) LeaveSlots(corrections []store.Correction) {
@@ -116,7 +118,7 @@ func TestBreaker(t *testing.T) {
 		})
 		defer b.Close()
 		take := func() error {
-			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
+			_, err := b.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 			return err
 		}
 		others := []error{ // which are no failures of the store
@@ -182,7 +184,7 @@ func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
 			}
 			f.fail(&store.Error{Reason: store.ReasonConnection, Err: &store.SharedError{Err: errGone}})
 			for range 100 {
-				_, _ = b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
+				_, _ = b.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 			}
 		}
 		if !b.Open() {
@@ -196,7 +198,7 @@ func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
 func TestBreakerOpensAtOnce(t *testing.T) {
 	denied := &store.Error{Reason: store.ReasonPermission, Err: errors.New("NOPERM")}
 	take := func(t *testing.T, b *store.Breaker) error {
-		_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
+		_, err := b.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 		return err
 	}
 	tests := []struct {
@@ -264,14 +266,14 @@ func TestBreakerCorrects(t *testing.T) {
 		f := newFailing()
 		b := store.NewBreaker(f, nil)
 		defer b.Close()
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 10, time.Hour)}}}
+		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 10, time.Hour)}}}
 		for range 6 {
 			if _, err := b.Take(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
 		}
 		remaining := func() int64 {
-			peek := []store.Request{{Zone: "z", Key: "k", Limits: r[0].Limits}}
+			peek := []store.ZoneRequest{{Zone: "z", Key: "k", Limits: r[0].Limits}}
 			if _, err := f.Store.Take(t.Context(), peek); err != nil {
 				t.Fatal(err)
 			}

@@ -63,7 +63,7 @@ func (tx *transaction) change(c Change) {
 
 // checkOverrides returns an [OverriddenError] if other overrides are in force than requests were made
 // with.
-func (tx *transaction) checkOverrides(requests []Request) error {
+func (tx *transaction) checkOverrides(requests []ZoneRequest) error {
 	inForce := func(i int) string {
 		return tx.shardOf(i).overrideTextLocked(overrideKey{requests[i].Zone, requests[i].Key}, tx.now)
 	}

@@ -21,8 +21,8 @@ func (manyFailures) Correct(corrections []store.Correction, failed func(error)) 
 func TestFailoverChargesOnce(t *testing.T) {
 	local := store.NewMemory(1000)
 	limit := fixedWindow(t, 10, time.Hour)
-	take := func(s store.Store, key string, cost int64) store.Request {
-		r := []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
+	take := func(s store.Store, key string, cost int64) store.ZoneRequest {
+		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
 		if _, err := s.Take(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}

@@ -103,7 +103,7 @@ func (c *DenyCache) lock(key keyhash.Hash) *denySet {
 }
 
 // Take implements [Store].
-func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
+func (c *DenyCache) Take(ctx context.Context, requests []ZoneRequest) (bool, error) {
 	if slices.ContainsFunc(requests, changesIfDenied) {
 		return c.store.Take(ctx, requests)
 	}
@@ -119,10 +119,12 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 }
 
 // changesIfDenied reports whether the store must decide a request in any case. A peek wants to see the budgets.
-func changesIfDenied(r Request) bool { return r.Peek || r.Ban == nil && r.Mode != algorithms.Binary }
+func changesIfDenied(r ZoneRequest) bool {
+	return r.Peek || r.Ban == nil && r.Mode != algorithms.Binary
+}
 
 // countRules returns the number of rules of a request: its ban, or else its limits.
-func countRules(r *Request) int {
+func countRules(r *ZoneRequest) int {
 	if r.Ban != nil {
 		return 1
 	}
@@ -130,7 +132,7 @@ func countRules(r *Request) int {
 }
 
 // ruleOf returns the rule with index i of a request.
-func (c *DenyCache) ruleOf(r *Request, i int) denyRule {
+func (c *DenyCache) ruleOf(r *ZoneRequest, i int) denyRule {
 	if r.Ban != nil {
 		return denyRule{key: c.hashes.Sum(r.Key), id: r.Ban.ID}
 	}
@@ -139,12 +141,12 @@ func (c *DenyCache) ruleOf(r *Request, i int) denyRule {
 
 // changes reports whether a request changes something in the store unless its rule with index i is known to deny it:
 // the ban counts denials, or a budget may begin.
-func changes(r *Request, i int) bool {
+func changes(r *ZoneRequest, i int) bool {
 	return len(r.Limits) > 0 && (r.Ban != nil || r.Limits[i].KeptAfterReset())
 }
 
 // callOf returns a hash of what determines how long a call is denied.
-func (c *DenyCache) callOf(requests []Request) (hash uint64) {
+func (c *DenyCache) callOf(requests []ZoneRequest) (hash uint64) {
 	type part struct {
 		before                uint64
 		rule                  denyRule
@@ -163,7 +165,7 @@ func (c *DenyCache) callOf(requests []Request) (hash uint64) {
 
 // denies reports whether requests are certainly denied, and then fills in their outcomes. The first denial decides
 // whether the call asks the store nevertheless.
-func (c *DenyCache) denies(requests []Request, now time.Duration) (denied bool) {
+func (c *DenyCache) denies(requests []ZoneRequest, now time.Duration) (denied bool) {
 	for i := range requests {
 		r := &requests[i]
 		r.Outcome = Outcome{Decisions: r.Outcome.Decisions[:0], Slots: SlotsOutcome{Free: true}}
@@ -185,7 +187,7 @@ func (c *DenyCache) denies(requests []Request, now time.Duration) (denied bool) 
 }
 
 // find returns the remembered denial of a request by its rule with index i, or nil.
-func (c *DenyCache) find(r *Request, i int, now time.Duration) *denial {
+func (c *DenyCache) find(r *ZoneRequest, i int, now time.Duration) *denial {
 	rule := c.ruleOf(r, i)
 	s := c.lock(rule.key)
 	defer s.mu.Unlock()
@@ -219,7 +221,7 @@ func (d *denial) asks(now time.Duration, call uint64) bool {
 }
 
 // repeat fills in the outcome of a request that the denial by its rule with index i denies.
-func (d *denial) repeat(r *Request, i int, now time.Duration) {
+func (d *denial) repeat(r *ZoneRequest, i int, now time.Duration) {
 	passed := (now - d.answeredAt).Microseconds()
 	o := &r.Outcome
 	o.Verdict, o.Cached, o.At = Denied, true, d.decidedAt+passed
@@ -236,7 +238,7 @@ func (d *denial) repeat(r *Request, i int, now time.Duration) {
 }
 
 // remember remembers the denials of a call.
-func (c *DenyCache) remember(requests []Request, sentAt time.Duration) {
+func (c *DenyCache) remember(requests []ZoneRequest, sentAt time.Duration) {
 	call, now := c.callOf(requests), c.now()
 	for i := range requests {
 		r := &requests[i]
@@ -251,7 +253,7 @@ func (c *DenyCache) remember(requests []Request, sentAt time.Duration) {
 }
 
 // setDecision sets the decision by the rule with index i of a request. A denial that is repeated charges nothing.
-func (d *denial) setDecision(r *Request, i int) {
+func (d *denial) setDecision(r *ZoneRequest, i int) {
 	if r.Ban == nil {
 		d.cost, d.decision = r.Cost, r.Outcome.Decisions[i]
 		d.decision.Receipt = algorithms.Receipt{}
@@ -283,7 +285,7 @@ func (s *denySet) addLocked(d *denial, now time.Duration) {
 }
 
 // CountSlots implements [Store].
-func (c *DenyCache) CountSlots(requests []Request) { c.store.CountSlots(requests) }
+func (c *DenyCache) CountSlots(requests []ZoneRequest) { c.store.CountSlots(requests) }
 
 // Correct implements [Store]. It forgets the denials of keys that get events back.
 func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {

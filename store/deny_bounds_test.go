@@ -17,7 +17,7 @@ func TestDenyCacheIsBounded(t *testing.T) {
 		c := store.NewDenyCache(f)
 		limit := fixedWindow(t, 1, time.Hour)
 		asksStore := func(key string) bool {
-			_, asked := takeAsked(t, c, f, []store.Request{{Zone: "z", Key: key, Cost: 2, Limits: []store.Limit{limit}}})
+			_, asked := takeAsked(t, c, f, []store.ZoneRequest{{Zone: "z", Key: key, Cost: 2, Limits: []store.Limit{limit}}})
 			return asked
 		}
 		asksStore("early")

@@ -63,9 +63,9 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 			slots[z] = &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1 + rng.Int64N(2)}
 		}
 	}
-	random := func() (requests []store.Request) {
+	random := func() (requests []store.ZoneRequest) {
 		for z := range 1 + rng.IntN(2) {
-			r := store.Request{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(rng.IntN(2)), Cost: rng.Int64N(5), Shadow: rng.IntN(8) == 0}
+			r := store.ZoneRequest{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(rng.IntN(2)), Cost: rng.Int64N(5), Shadow: rng.IntN(8) == 0}
 			r.Outcome = store.Outcome{ // of an earlier request
 				Verdict: store.Banned, Cached: true, Local: true,
 				Slots: store.SlotsOutcome{Taken: true}, Ban: store.BanOutcome{Stands: true},
@@ -92,7 +92,7 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 		}
 		return requests
 	}
-	var held []store.Request
+	var held []store.ZoneRequest
 	for range 200 {
 		for len(held) > 0 && rng.IntN(2) == 0 { // in another instance
 			last := len(held) - 1
@@ -107,7 +107,7 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 		}
 		allowed, asked := takeAsked(t, c, f, requests)
 		held = append(held, requests...)
-		denies := slices.ContainsFunc(requests, func(r store.Request) bool { return r.Outcome.Cached && !r.Shadow })
+		denies := slices.ContainsFunc(requests, func(r store.ZoneRequest) bool { return r.Outcome.Cached && !r.Shadow })
 		if denies == asked || !asked && allowed {
 			t.Fatalf("seed %d: asked %v, allowed %v: %+v", seed, asked, allowed, requests)
 		}
@@ -119,7 +119,7 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 }
 
 // checkCached checks an answer of the cache against that of the store.
-func checkCached(t *testing.T, seed uint64, f *failing, requests []store.Request, hits map[string]int) {
+func checkCached(t *testing.T, seed uint64, f *failing, requests []store.ZoneRequest, hits map[string]int) {
 	const trip = 2000 // at most: decisions age from when the answer came
 	check := slices.Clone(requests)
 	for i := range check {

@@ -73,7 +73,7 @@ type delaying struct {
 	pass    chan struct{}
 }
 
-func (h *delaying) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (h *delaying) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	allowed, err := h.Store.Take(ctx, requests)
 	if h.hold.Load() {
 		h.decided <- struct{}{}
@@ -86,9 +86,9 @@ func (h *delaying) Take(ctx context.Context, requests []store.Request) (bool, er
 // the same cache. A later denial is.
 func TestDenyCacheForgetsEarlierDecisions(t *testing.T) {
 	limit := fixedWindow(t, 1, time.Hour)
-	for name, free := range map[string]func(c *store.DenyCache, charged []store.Request){
-		"refund": func(c *store.DenyCache, charged []store.Request) { c.Correct(storetest.Refunds(charged, 1), nil) },
-		"change": func(c *store.DenyCache, _ []store.Request) {
+	for name, free := range map[string]func(c *store.DenyCache, charged []store.ZoneRequest){
+		"refund": func(c *store.DenyCache, charged []store.ZoneRequest) { c.Correct(storetest.Refunds(charged, 1), nil) },
+		"change": func(c *store.DenyCache, _ []store.ZoneRequest) {
 			_ = c.Change(context.Background(), store.Change{Zone: "z", Key: "k", Forget: []string{limit.ID}}) // never fails
 		},
 	} {

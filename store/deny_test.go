@@ -18,7 +18,7 @@ type remote struct {
 	trip time.Duration
 }
 
-func (r remote) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (r remote) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	if err := sleep(ctx, r.trip/2); err != nil {
 		return false, err
 	}
@@ -47,7 +47,7 @@ func withDenyCache(t *testing.T, trip time.Duration, test func(t *testing.T, c *
 }
 
 // takeAsked takes, and reports whether the store was asked. An error ends the test.
-func takeAsked(t *testing.T, c store.Store, f *failing, requests []store.Request) (allowed, asked bool) {
+func takeAsked(t *testing.T, c store.Store, f *failing, requests []store.ZoneRequest) (allowed, asked bool) {
 	t.Helper()
 	before := f.asked.Load()
 	allowed, err := c.Take(t.Context(), requests)
@@ -57,12 +57,12 @@ func takeAsked(t *testing.T, c store.Store, f *failing, requests []store.Request
 	return allowed, f.asked.Load() > before
 }
 
-func request(cost int64, limits ...store.Limit) []store.Request {
-	return []store.Request{{Zone: "z", Key: "k", Cost: cost, Limits: limits}}
+func request(cost int64, limits ...store.Limit) []store.ZoneRequest {
+	return []store.ZoneRequest{{Zone: "z", Key: "k", Cost: cost, Limits: limits}}
 }
 
 // takeUntilDenied takes until a request is denied.
-func takeUntilDenied(t *testing.T, c store.Store, requests []store.Request) {
+func takeUntilDenied(t *testing.T, c store.Store, requests []store.ZoneRequest) {
 	t.Helper()
 	for n := 0; ; n++ {
 		allowed, err := c.Take(t.Context(), requests)
@@ -139,7 +139,7 @@ func TestDenyCacheCovers(t *testing.T) {
 	}
 	limit, larger := quota(10), quota(10)
 	larger.Limit = limit.Scaled(2_000_000)
-	with := func(cost int64, wait time.Duration, l store.Limit) []store.Request {
+	with := func(cost int64, wait time.Duration, l store.Limit) []store.ZoneRequest {
 		requests := request(cost, l)
 		requests[0].MaxWait = wait.Microseconds()
 		return requests
@@ -152,14 +152,14 @@ func TestDenyCacheCovers(t *testing.T) {
 		takeAsked(t, c, r.failing, with(4, time.Minute, limit)) // until the next one of another cost may ask
 		for _, test := range []struct {
 			what     string
-			requests []store.Request
+			requests []store.ZoneRequest
 			cached   bool
 		}{
 			{"the same", denied, true},
 			{"more cost", with(5, time.Minute, limit), true},
 			{"another wait", with(3, 2*time.Minute, limit), true},
 			{"another limit", with(3, time.Minute, quota(11)), false},
-			{"another key", []store.Request{{Zone: "z", Key: "K", Cost: 3, MaxWait: denied[0].MaxWait, Limits: denied[0].Limits}}, false},
+			{"another key", []store.ZoneRequest{{Zone: "z", Key: "K", Cost: 3, MaxWait: denied[0].MaxWait, Limits: denied[0].Limits}}, false},
 			{"another burst", with(3, time.Minute, larger), false},
 			{"less cost", with(2, time.Minute, limit), false},
 			{"a peek", peek, false},
@@ -175,11 +175,11 @@ func TestDenyCacheCovers(t *testing.T) {
 // from the cache, in whichever of its zones.
 func TestDenyCachePassesOn(t *testing.T) {
 	initial := int64(1)
-	denying := func(t *testing.T) store.Request {
-		return store.Request{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}
+	denying := func(t *testing.T) store.ZoneRequest {
+		return store.ZoneRequest{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}
 	}
-	with := func(t *testing.T, mode algorithms.Mode, q algorithms.Quota) store.Request {
-		return store.Request{Zone: "y", Key: "k", Cost: 1, Mode: mode, Limits: []store.Limit{storetest.Limit(t, "y", q)}}
+	with := func(t *testing.T, mode algorithms.Mode, q algorithms.Quota) store.ZoneRequest {
+		return store.ZoneRequest{Zone: "y", Key: "k", Cost: 1, Mode: mode, Limits: []store.Limit{storetest.Limit(t, "y", q)}}
 	}
 	plain := algorithms.Quota{Algorithm: "gcra", Events: 100, Window: 1_000_000_000}
 	begins := algorithms.Quota{Algorithm: "token_bucket", Events: 100, Window: 1_000_000_000, Initial: &initial}
@@ -197,8 +197,8 @@ func TestDenyCachePassesOn(t *testing.T) {
 		t.Run(fmt.Sprint(test.mode, test.quota.Algorithm), func(t *testing.T) {
 			for first := range 2 {
 				withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
-					takeUntilDenied(t, c, []store.Request{denying(t)})
-					requests := []store.Request{denying(t), with(t, test.mode, test.quota)}
+					takeUntilDenied(t, c, []store.ZoneRequest{denying(t)})
+					requests := []store.ZoneRequest{denying(t), with(t, test.mode, test.quota)}
 					requests[0], requests[1] = requests[first], requests[1-first]
 					for n := range 3 {
 						want := test.asks || n == 0 // about the other zone
@@ -218,10 +218,10 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 	c := store.NewDenyCache(f)
 	limit := fixedWindow(t, 1_000_000, time.Hour)
 	passes, denied := request(1, limit), request(2_000_000, limit)
-	other := []store.Request{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}
+	other := []store.ZoneRequest{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}
 	for _, test := range []struct {
 		what     string
-		requests []store.Request
+		requests []store.ZoneRequest
 	}{{"nothing is remembered", passes}, {"denied", denied}, {"another denial of the key", passes}, {"another key", other}} {
 		take := func() { _, _ = c.Take(context.Background(), test.requests) }
 		if test.what == "denied" {

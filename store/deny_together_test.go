@@ -20,15 +20,15 @@ func newTwoZones(t *testing.T) twoZones {
 	}
 }
 
-func (z twoZones) from(address, user string, cost int64) []store.Request {
-	return []store.Request{
+func (z twoZones) from(address, user string, cost int64) []store.ZoneRequest {
+	return []store.ZoneRequest{
 		{Zone: "address", Key: address, Cost: min(cost, 1), Limits: []store.Limit{z.address}},
 		{Zone: "user", Key: user, Cost: cost, Limits: []store.Limit{z.user}},
 	}
 }
 
 // longest returns the longest RetryAfter of the zones.
-func longest(requests []store.Request) (wait time.Duration) {
+func longest(requests []store.ZoneRequest) (wait time.Duration) {
 	for _, r := range requests {
 		wait = max(wait, time.Duration(r.Outcome.Decisions[0].RetryAfter)*time.Microsecond)
 	}
@@ -38,7 +38,7 @@ func longest(requests []store.Request) (wait time.Duration) {
 // While the denial of a zone is remembered, another zone that would deny the request for longer is asked,
 // unless it was asked together with the denial.
 func TestDenyCacheAsksOtherZones(t *testing.T) {
-	ask := func(t *testing.T, c *store.DenyCache, r remote, requests []store.Request, asked bool, wait time.Duration) {
+	ask := func(t *testing.T, c *store.DenyCache, r remote, requests []store.ZoneRequest, asked bool, wait time.Duration) {
 		t.Helper()
 		allowed, was := takeAsked(t, c, r.failing, requests)
 		if got := longest(requests); allowed || was != asked || got > wait || got < wait-time.Second {
@@ -73,7 +73,7 @@ func TestDenyCacheAsksOtherZones(t *testing.T) {
 			}
 			begin(t, c, r)
 			for n, asked := range []bool{true, false} {
-				requests := append(z.from("office", "alice", 1), store.Request{Zone: "login", Key: "bob", Ban: ban})
+				requests := append(z.from("office", "alice", 1), store.ZoneRequest{Zone: "login", Key: "bob", Ban: ban})
 				if allowed, was := takeAsked(t, c, r.failing, requests); allowed || was != asked || !requests[2].Outcome.Ban.Stands {
 					t.Errorf("request %d: allowed %v, asked %v: %+v", n, allowed, was, requests[2].Outcome)
 				}

@@ -161,7 +161,7 @@ type hanging struct {
 	came  atomic.Int64
 }
 
-func (h *hanging) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (h *hanging) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	if h.came.Add(1); h.hangs.Load() {
 		<-ctx.Done()
 		return false, ctx.Err()
@@ -200,7 +200,7 @@ func TestDenyCacheBanLookup(t *testing.T) {
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Max: hour})
 		take := func(whole, allowed, asked bool) {
 			t.Helper()
-			requests := []store.Request{{Zone: "z", Key: "k", Ban: ban}}
+			requests := []store.ZoneRequest{{Zone: "z", Key: "k", Ban: ban}}
 			if whole {
 				requests = request(1, limit)
 				requests[0].Ban = ban

@@ -29,7 +29,7 @@ func Example() {
 
 	limited := func(next http.Handler) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			requests := []store.Request{{Zone: "api", Key: r.Header.Get("X-Api-Key"), Limits: limits, Cost: 1}}
+			requests := []store.ZoneRequest{{Zone: "api", Key: r.Header.Get("X-Api-Key"), Limits: limits, Cost: 1}}
 			if allowed, _ := budgets.Take(r.Context(), requests); !allowed {
 				seconds := (requests[0].Outcome.Decisions[0].RetryAfter + second - 1) / second
 				w.Header().Set("Retry-After", fmt.Sprint(seconds))
@@ -66,7 +66,7 @@ func ExampleMemory_TakeAt() {
 
 	start := 1_700_000_000 * second
 	for _, at := range []algorithms.Micros{0, 4 * second, 9 * second, 10 * second} {
-		requests := []store.Request{{Zone: "login", Key: "alice", Limits: limits, Cost: 1}}
+		requests := []store.ZoneRequest{{Zone: "login", Key: "alice", Limits: limits, Cost: 1}}
 		allowed, _ := budgets.TakeAt(context.Background(), start+at, requests)
 		fmt.Println(at/second, allowed, requests[0].Outcome.Decisions[0].RetryAfter/second)
 	}
@@ -93,7 +93,7 @@ func ExampleMemory_Take() {
 	budgets := store.NewMemory(100_000)
 
 	for range 3 {
-		requests := []store.Request{{Zone: "api", Key: "alice", Limits: limits, Cost: 1}}
+		requests := []store.ZoneRequest{{Zone: "api", Key: "alice", Limits: limits, Cost: 1}}
 		allowed, _ := budgets.Take(context.Background(), requests)
 		decisions := requests[0].Outcome.Decisions
 		fmt.Println(allowed, decisions[0].Remaining, decisions[1].Remaining)
@@ -112,8 +112,8 @@ func ExampleMemory_Correct() {
 	}
 	limits := []store.Limit{store.NewLimit("api", "", limit)}
 	budgets := store.NewMemory(100_000)
-	take := func(cost int64) []store.Request {
-		requests := []store.Request{{Zone: "api", Key: "alice", Limits: limits, Cost: cost, Peek: cost == 0}}
+	take := func(cost int64) []store.ZoneRequest {
+		requests := []store.ZoneRequest{{Zone: "api", Key: "alice", Limits: limits, Cost: cost, Peek: cost == 0}}
 		_, _ = budgets.Take(context.Background(), requests)
 		fmt.Println(requests[0].Outcome.Decisions[0].Remaining)
 		return requests

@@ -33,7 +33,7 @@ func NewFailover(store Store, local *Memory, failed func(error)) *Failover {
 // Take implements [Store]. An error is an [OverriddenError], an [Error] with [ReasonBusy], an error
 // after ctx has ended, or an error of the local store. While the main store fails, the overrides of
 // the requests apply.
-func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
+func (f *Failover) Take(ctx context.Context, requests []ZoneRequest) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
 	switch {
 	case err == nil && f.admitSlots(requests):
@@ -53,7 +53,7 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 
 // Peek is Take for requests that are peeks. If the local store decides, failure is the error of the main store.
 // Peek doesn't report it.
-func (f *Failover) Peek(ctx context.Context, requests []Request) (allowed bool, failure, err error) {
+func (f *Failover) Peek(ctx context.Context, requests []ZoneRequest) (allowed bool, failure, err error) {
 	if allowed, err = f.store.Take(ctx, requests); err == nil || !localDecides(ctx, err) {
 		return allowed, nil, err
 	}
@@ -69,11 +69,11 @@ func localDecides(ctx context.Context, err error) bool {
 
 // admitSlots makes the local store count the slots that requests have taken from the main store. It
 // reports false if there is no room for them.
-func (f *Failover) admitSlots(requests []Request) bool {
+func (f *Failover) admitSlots(requests []ZoneRequest) bool {
 	return !slices.ContainsFunc(requests, tookSlot) || f.local.AdmitSlots(requests)
 }
 
-func tookSlot(r Request) bool { return r.Outcome.Slots.Taken }
+func tookSlot(r ZoneRequest) bool { return r.Outcome.Slots.Taken }
 
 // Correct implements [Store]. It corrects the store that decided the request, but gives slots back to
 // both stores. The local store comes first, because the main store may grant the slot again at once. If the
@@ -128,7 +128,7 @@ func (f *Failover) orChargeLocally(corrections []Correction, failed func(error))
 }
 
 // CountSlots implements [Store]. It counts in both stores.
-func (f *Failover) CountSlots(requests []Request) {
+func (f *Failover) CountSlots(requests []ZoneRequest) {
 	f.local.CountSlots(requests)
 	f.store.CountSlots(requests)
 }
@@ -144,8 +144,8 @@ func (f *Failover) List(ctx context.Context, l Listing) (Page, error) { return f
 type localStore struct{ *Memory }
 
 // Take implements [Store].
-func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) {
-	shares := make([]Request, len(requests))
+func (s localStore) Take(ctx context.Context, requests []ZoneRequest) (bool, error) {
+	shares := make([]ZoneRequest, len(requests))
 	for i := range requests {
 		shares[i] = shareOf(&requests[i])
 	}
@@ -168,7 +168,7 @@ func (s localStore) Correct(corrections []Correction, failed func(error)) {
 }
 
 // shareOf returns a request with the Share of its limits and slots, and without its override.
-func shareOf(r *Request) Request {
+func shareOf(r *ZoneRequest) ZoneRequest {
 	share := *r
 	share.Override = nil
 	share.Limits = slices.Clone(r.Limits)

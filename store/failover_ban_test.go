@@ -25,7 +25,7 @@ func TestFailoverForgetsBan(t *testing.T) {
 		began := time.Now()
 		take := func(when string, want store.Verdict, local bool) {
 			t.Helper()
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Ban: ban}}
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Ban: ban}}
 			if _, err := s.Take(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}

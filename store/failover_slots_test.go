@@ -31,7 +31,7 @@ func (l *late) Correct(corrections []store.Correction, failed func(error)) {
 	}
 }
 
-func (l *late) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (l *late) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	allowed, err := l.failing.Take(ctx, requests)
 	if err == nil {
 		l.mu.Lock()
@@ -66,7 +66,7 @@ func newLateFailover(t *testing.T) *lateFailover {
 func (f *lateFailover) open(t *testing.T) {
 	t.Helper()
 	f.main.fail(&store.Error{Reason: store.ReasonSilent, Err: errGone})
-	if _, err := f.Take(t.Context(), []store.Request{{Zone: "z", Key: "other"}}); err != nil || !f.breaker.Open() {
+	if _, err := f.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "other"}}); err != nil || !f.breaker.Open() {
 		t.Fatalf("the breaker is open: %v; %v", f.breaker.Open(), err)
 	}
 }
@@ -89,7 +89,7 @@ func TestFailoverDeniesLateGrants(t *testing.T) {
 		f := newLateFailover(t)
 		f.main.delay = func() time.Duration { return time.Second }
 		const n = 5
-		var lates, locals [n][]store.Request
+		var lates, locals [n][]store.ZoneRequest
 		var clients sync.WaitGroup
 		for i := range lates {
 			clients.Go(func() { lates[i] = takeSlot(t, f, "z", "k", n) })
@@ -126,14 +126,14 @@ func TestFailoverDeniesLateGrants(t *testing.T) {
 func TestFailoverKnowsItsOwnSlots(t *testing.T) {
 	f := newLateFailover(t)
 	limit, other := fixedWindow(t, 10, time.Hour), storetest.Limit(t, "other", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3_600_000_000})
-	request := func(key, shadowKey string) []store.Request {
-		return []store.Request{
+	request := func(key, shadowKey string) []store.ZoneRequest {
+		return []store.ZoneRequest{
 			{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 2, Share: 1}},
 			{Zone: "shadow", Key: shadowKey, Cost: 1, Shadow: true, Slots: &store.Slots{ID: store.SlotsID("shadow", ""), Limit: 1}},
 			{Zone: "other", Key: key, Cost: 1, Limits: []store.Limit{other}},
 		}
 	}
-	take := func(allowed, local bool, shadowKey string) []store.Request {
+	take := func(allowed, local bool, shadowKey string) []store.ZoneRequest {
 		t.Helper()
 		r := request("k", shadowKey)
 		if ok, err := f.Take(t.Context(), r); err != nil || ok != allowed || r[0].Outcome.Local != local {
@@ -229,7 +229,7 @@ func TestFailoverSlotsLaws(t *testing.T) {
 // A slot that is given back is free in the local store when the main store grants it again.
 func TestFailoverGivesSlotsBackLocallyFirst(t *testing.T) {
 	f := newLateFailover(t)
-	first, again := takeSlot(t, f, "z", "k", 1), []store.Request(nil)
+	first, again := takeSlot(t, f, "z", "k", 1), []store.ZoneRequest(nil)
 	f.main.corrected = func() {
 		f.main.corrected = nil
 		again = takeSlot(t, f, "z", "k", 1)
@@ -244,7 +244,7 @@ func TestFailoverGivesSlotsBackLocallyFirst(t *testing.T) {
 // While the main store works, a Failover allocates nothing, also for slots.
 func TestFailoverAllocatesNothing(t *testing.T) {
 	f := newLateFailover(t)
-	r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 10_000, time.Hour)}, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 10_000}}}
+	r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 10_000, time.Hour)}, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 10_000}}}
 	take := func() {
 		if allowed, err := f.Take(t.Context(), r); err != nil || !allowed || r[0].Outcome.Local {
 			t.Fatalf("allowed %v, %v, %+v", allowed, err, r[0].Outcome)

@@ -24,14 +24,14 @@ func TestFailover(t *testing.T) {
 	}
 	limit.Share = share
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Share: 3}
-	takeOne := func() []store.Request {
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
+	takeOne := func() []store.ZoneRequest {
+		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
 		if _, err := s.Take(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	remaining := func(want int64) []store.Request {
+	remaining := func(want int64) []store.ZoneRequest {
 		t.Helper()
 		r := takeOne()
 		if got := r[0].Outcome.Decisions[0].Remaining; got != want {
@@ -39,14 +39,14 @@ func TestFailover(t *testing.T) {
 		}
 		return r
 	}
-	inFlight := func(r []store.Request, want int64, local bool) []store.Request {
+	inFlight := func(r []store.ZoneRequest, want int64, local bool) []store.ZoneRequest {
 		t.Helper()
 		if o := r[0].Outcome; o.Local != local || o.Slots.InFlight != want || r[0].Slots != slots || r[0].Override == nil {
 			t.Errorf("%+v, want %d in flight, local %v", o, want, local)
 		}
 		return r
 	}
-	back := func(r []store.Request) {
+	back := func(r []store.ZoneRequest) {
 		s.Correct([]store.Correction{{Request: &r[0], Refund: 1, Leave: true}}, func(err error) { t.Error(err) })
 	}
 	charged := inFlight(remaining(5), 1, false)
@@ -66,7 +66,7 @@ func TestFailover(t *testing.T) {
 	if len(failures) != 4 {
 		t.Errorf("%d failures reported, want 4", len(failures))
 	}
-	peek := []store.Request{{Zone: "z", Key: "k", Cost: 1, Peek: true, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
+	peek := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Peek: true, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
 	if allowed, failure, err := s.Peek(t.Context(), peek); !allowed || failure != nil || err != nil || peek[0].Outcome.Decisions[0].Remaining != 4 {
 		t.Errorf("a peek: %v, %v, %v, %+v", allowed, failure, err, peek[0].Outcome)
 	}
@@ -99,10 +99,10 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 	limit := fixedWindow(t, 5, time.Hour)
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 3}
 	s := store.NewFailover(f, local, func(error) {})
-	var charged []store.Request
+	var charged []store.ZoneRequest
 	for _, failure := range []error{nil, errGone, nil} {
 		f.fail(failure)
-		one := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots, Cost: 1}}
+		one := []store.ZoneRequest{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots, Cost: 1}}
 		if allowed, err := s.Take(t.Context(), one); !allowed || err != nil {
 			t.Fatal(allowed, err)
 		}
@@ -110,7 +110,7 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 	}
 	s.Correct(append(storetest.Refunds(charged, 1), storetest.Leaves(charged)...), func(err error) { t.Error(err) })
 	for name, budgets := range map[string]store.Store{"the main store": f.Store, "the local store": local} {
-		peek := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots}}
+		peek := []store.ZoneRequest{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots}}
 		_, err := budgets.Take(t.Context(), peek)
 		if o := peek[0].Outcome; err != nil || o.Slots.InFlight != 1 || o.Decisions[0].Remaining != 5 {
 			t.Errorf("in %s: %+v, %v; want 5 remaining, and 1 in flight", name, o, err)
@@ -128,11 +128,11 @@ func TestFailoverCountsSlotsOnce(t *testing.T) {
 		s := store.NewFailover(store.NewDenyCache(b), local, func(error) {})
 		fails := func(err error) {
 			f.fail(err)
-			if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "other"}}); err != nil {
+			if _, err := s.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "other"}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		take := func(taken bool, inFlight int64, local bool) store.Request {
+		take := func(taken bool, inFlight int64, local bool) store.ZoneRequest {
 			t.Helper()
 			r := takeSlot(t, s, "z", "k", 3)[0]
 			if o := r.Outcome; o.Slots.Taken != taken || o.Slots.InFlight != inFlight || o.Local != local {
@@ -140,7 +140,7 @@ func TestFailoverCountsSlotsOnce(t *testing.T) {
 			}
 			return r
 		}
-		leaves := func(requests ...store.Request) { s.Correct(storetest.Leaves(requests), nil) }
+		leaves := func(requests ...store.ZoneRequest) { s.Correct(storetest.Leaves(requests), nil) }
 		first, second := take(true, 1, false), take(true, 2, false)
 		fails(&store.Error{Reason: store.ReasonSilent, Err: errGone})
 		if !b.Open() {

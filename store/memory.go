@@ -139,12 +139,12 @@ func (m *SharedMemory) Bounded(maxKeys int64, zones func() int, full func(zone s
 }
 
 // Take implements [Store]. The only error is an [OverriddenError].
-func (m *Memory) Take(ctx context.Context, requests []Request) (bool, error) {
+func (m *Memory) Take(ctx context.Context, requests []ZoneRequest) (bool, error) {
 	return m.TakeAt(ctx, 0, requests)
 }
 
 // TakeAt is Take at an instant of the caller's choice. 0 stands for the store's clock.
-func (m *Memory) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
+func (m *Memory) TakeAt(_ context.Context, now algorithms.Micros, requests []ZoneRequest) (bool, error) {
 	tx := m.begin()
 	defer tx.end()
 	for i := range requests {
@@ -200,11 +200,11 @@ func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (repor
 
 // CountSlots implements [Store]. A full store, too, counts the slots for their own key, because
 // they are given back to that key.
-func (m *Memory) CountSlots(requests []Request) { m.countSlots(requests, anyNumber) }
+func (m *Memory) CountSlots(requests []ZoneRequest) { m.countSlots(requests, anyNumber) }
 
 // AdmitSlots counts slots granted by another store, like CountSlots. If a zone that isn't a shadow has no room for
 // them, AdmitSlots counts none, and returns false.
-func (m *Memory) AdmitSlots(requests []Request) bool { return m.countSlots(requests, upToLimit) }
+func (m *Memory) AdmitSlots(requests []ZoneRequest) bool { return m.countSlots(requests, upToLimit) }
 
 // slotBound says how many slots countSlots counts.
 type slotBound bool
@@ -216,7 +216,7 @@ const (
 
 // countSlots counts the slots that requests have taken. If a zone that isn't a shadow has no room for them within
 // the bound, countSlots counts none, and returns false.
-func (m *Memory) countSlots(requests []Request, bound slotBound) bool {
+func (m *Memory) countSlots(requests []ZoneRequest, bound slotBound) bool {
 	tx := m.begin()
 	defer tx.end()
 	for i := range requests {

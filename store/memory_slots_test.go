@@ -23,7 +23,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
 		t.Helper()
-		r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}
+		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}
 		allowed, err := s.Take(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestMemoryHoldsBans(t *testing.T) {
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 		take := func() bool {
 			t.Helper()
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
 			allowed, err := s.Take(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
@@ -88,7 +88,7 @@ func TestMemoryHoldsBansByHand(t *testing.T) {
 		s := memory.Bounded(10, zoneCount(1), nil)
 		const minute = 60_000_000
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Max: 3 * minute})
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
+		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
 		for _, test := range []struct {
 			after time.Duration // the end of the ban by hand
 			next  algorithms.Micros
@@ -109,26 +109,26 @@ func TestMemoryHoldsBansByHand(t *testing.T) {
 }
 
 // takeSlot asks for one of n slots.
-func takeSlot(t *testing.T, s store.Store, zone, key string, n int64) []store.Request {
+func takeSlot(t *testing.T, s store.Store, zone, key string, n int64) []store.ZoneRequest {
 	t.Helper()
-	r := []store.Request{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
+	r := []store.ZoneRequest{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
 	if allowed, err := s.Take(t.Context(), r); err != nil || allowed != r[0].Outcome.Slots.Taken {
 		t.Fatalf("allowed %v, %v, %+v", allowed, err, r[0].Outcome.Slots)
 	}
 	return r
 }
 
-func leave(s store.Store, r []store.Request) { s.Correct(storetest.Leaves(r), nil) }
+func leave(s store.Store, r []store.ZoneRequest) { s.Correct(storetest.Leaves(r), nil) }
 
 // AdmitSlots counts the slots of all zones, or of none if one has no room. A shadow always has room.
 func TestMemoryAdmitsSlots(t *testing.T) {
 	s := store.NewMemory(1000)
 	admit := func(want bool, limits ...int64) {
 		t.Helper()
-		var r []store.Request
+		var r []store.ZoneRequest
 		for i, limit := range limits {
 			zone := fmt.Sprint(i)
-			r = append(r, store.Request{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: limit}})
+			r = append(r, store.ZoneRequest{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: limit}})
 			r[i].Outcome.Slots.Taken = limit > 0
 			r[i].Shadow = i == 2
 		}
@@ -157,7 +157,7 @@ func TestMemoryAdmitsSlots(t *testing.T) {
 // slotsInFlight returns how many requests of a key hold a slot.
 func slotsInFlight(t *testing.T, s store.Store, zone, key string) int64 {
 	t.Helper()
-	r := []store.Request{{Zone: zone, Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}}}
+	r := []store.ZoneRequest{{Zone: zone, Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}}}
 	if _, err := s.Take(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
 	full := 0
 	s := memory.Bounded(2, zoneCount(1), func(string) { full++ })
-	take := func(key string, taken, shared bool, inFlight int64) []store.Request {
+	take := func(key string, taken, shared bool, inFlight int64) []store.ZoneRequest {
 		t.Helper()
 		r := takeSlot(t, s, "z", key, 2)
 		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Shared: shared}); got != want {
@@ -243,8 +243,8 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 		s := memory.Bounded(1+rng.Int64N(10), zoneCount(2), nil)
 		const n = 3
 		type place struct{ zone, key string } // without a key: the shared slots
-		held, inFlight := [][]store.Request{}, map[place]int64{}
-		placeOf := func(r []store.Request) place {
+		held, inFlight := [][]store.ZoneRequest{}, map[place]int64{}
+		placeOf := func(r []store.ZoneRequest) place {
 			if r[0].Outcome.Slots.Shared {
 				return place{r[0].Zone, ""}
 			}

@@ -51,7 +51,7 @@ func fixedWindow(t testing.TB, events int64, window time.Duration) store.Limit {
 
 func take(t *testing.T, s store.Store, zone, key string, cost int64, limits ...store.Limit) bool {
 	t.Helper()
-	allowed, err := s.Take(context.Background(), []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits}})
+	allowed, err := s.Take(context.Background(), []store.ZoneRequest{{Zone: zone, Key: key, Cost: cost, Limits: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestMemoryForgetsInitial(t *testing.T) {
 		initial := int64(1)
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 60_000_000, Burst: 5, Initial: &initial})
 		remaining := func() int64 {
-			r := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
 			if _, err := s.Take(context.Background(), r); err != nil {
 				t.Fatal(err)
 			}
@@ -141,8 +141,8 @@ func TestMemoryRefundForgetsInitial(t *testing.T) {
 		initial, ctx := int64(1), t.Context()
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: algorithm, Events: 10, Window: 1_000_000, Initial: &initial})
 		b := store.NewSharedMemory().Bounded(100, zoneCount(1), nil)
-		request := func() []store.Request {
-			return []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Cost: 1}}
+		request := func() []store.ZoneRequest {
+			return []store.ZoneRequest{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Cost: 1}}
 		}
 		const at, later = 1_763_640_000_000_000, 1_763_640_000_000_000 + 60_000_000
 		early := request()
@@ -171,7 +171,7 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
 		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 60_000_000})
-		r := []store.Request{
+		r := []store.ZoneRequest{
 			{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{limit}},
 			{Zone: "y", Key: "b", Cost: 1, Limits: []store.Limit{other}},
 		}
@@ -195,7 +195,7 @@ func TestMemorySlabsMoveSafely(t *testing.T) {
 		s := memory.Bounded(1_000_000, zoneCount(1), nil)
 		held := fixedWindow(t, 1000, time.Minute)
 		decide := func(limits ...store.Limit) []algorithms.Decision {
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: limits}}
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: limits}}
 			if ok, _ := s.Take(context.Background(), r); !ok {
 				t.Fatal("denied")
 			}
@@ -289,7 +289,7 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 100, Window: 1_000_000, Duration: 1000, Max: 1000})
 	for _, q := range storetest.Quotas(1000, 1000) {
 		t.Run(q.Algorithm, func(t *testing.T) {
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
 			r[0].Slots, r[0].Ban, r[0].Override = &store.Slots{ID: store.SlotsID("z", ""), Limit: 3}, ban, &store.Override{}
 			corrections := []store.Correction{{Request: &r[0], Charge: 1, Leave: true}}
 			if r[0].Limits[0].Algorithm().BinaryOnly {

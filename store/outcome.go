@@ -8,7 +8,7 @@ import (
 // a running request is unknown.
 const SlotRetryAfter algorithms.Micros = 1_000_000
 
-// The reasons of denials. See [Request.DenialReason].
+// The reasons of denials. See [ZoneRequest.DenialReason].
 const (
 	DeniedByLimit       = "limit"
 	DeniedByConcurrency = "concurrency"
@@ -16,18 +16,18 @@ const (
 )
 
 // Denies reports whether the zone denies the request, or would without shadow mode.
-func (r *Request) Denies() bool {
+func (r *ZoneRequest) Denies() bool {
 	return r.Outcome.Verdict == Denied || r.Outcome.Verdict == Banned
 }
 
 // IsBanned reports whether a ban of the key is in force, or began with this request.
-func (r *Request) IsBanned() bool { return r.Outcome.Ban.EndsAfter > 0 }
+func (r *ZoneRequest) IsBanned() bool { return r.Outcome.Ban.EndsAfter > 0 }
 
 // LacksSlot reports whether the zone denies the request because no slot is free.
-func (r *Request) LacksSlot() bool { return r.Slots != nil && !r.Outcome.Slots.Free }
+func (r *ZoneRequest) LacksSlot() bool { return r.Slots != nil && !r.Outcome.Slots.Free }
 
 // RetryAfter returns how long it takes until the zone has room for the request, as far as is known.
-func (r *Request) RetryAfter() algorithms.Micros {
+func (r *ZoneRequest) RetryAfter() algorithms.Micros {
 	wait := r.Outcome.Ban.EndsAfter
 	for _, d := range r.Outcome.Decisions {
 		wait = max(wait, d.RetryAfter)
@@ -40,7 +40,7 @@ func (r *Request) RetryAfter() algorithms.Micros {
 
 // DenialReason returns the reason why the zone denies the request, or "". If the reason is DeniedByLimit, limit
 // is the index of the limit with the longest wait.
-func (r *Request) DenialReason() (reason string, limit int) {
+func (r *ZoneRequest) DenialReason() (reason string, limit int) {
 	if r.Outcome.Verdict == Banned {
 		return DeniedByBan, 0
 	}
@@ -57,7 +57,7 @@ func (r *Request) DenialReason() (reason string, limit int) {
 }
 
 // RequiredDelay returns the delay that the zone requires: the longest wait of its limits.
-func (r *Request) RequiredDelay() (delay algorithms.Micros) {
+func (r *ZoneRequest) RequiredDelay() (delay algorithms.Micros) {
 	if r.Shadow {
 		return 0
 	}
@@ -68,12 +68,12 @@ func (r *Request) RequiredDelay() (delay algorithms.Micros) {
 }
 
 // AskedForSlot reports whether the store was asked for a slot.
-func (r *Request) AskedForSlot() bool {
+func (r *ZoneRequest) AskedForSlot() bool {
 	return r.Slots != nil && r.Outcome.Verdict != NotAsked && !r.Outcome.Cached
 }
 
 // GrantedLimit returns the limit with index i as it decided: its Share, if local budgets decided.
-func (r *Request) GrantedLimit(i int) *algorithms.Limit {
+func (r *ZoneRequest) GrantedLimit(i int) *algorithms.Limit {
 	if r.Outcome.Local {
 		return r.Limits[i].localLimit()
 	}
@@ -81,7 +81,7 @@ func (r *Request) GrantedLimit(i int) *algorithms.Limit {
 }
 
 // GrantedSlots returns the number of slots as it decided: the Share, if local budgets decided.
-func (r *Request) GrantedSlots() int64 {
+func (r *ZoneRequest) GrantedSlots() int64 {
 	if r.Outcome.Local {
 		return r.Slots.localLimit()
 	}
@@ -89,7 +89,7 @@ func (r *Request) GrantedSlots() int64 {
 }
 
 // SlotsDecision returns the state of the slots in the form of a limit's decision.
-func (r *Request) SlotsDecision() algorithms.Decision {
+func (r *ZoneRequest) SlotsDecision() algorithms.Decision {
 	limit, o := r.GrantedSlots(), &r.Outcome.Slots
 	d := algorithms.Decision{Allowed: o.Free, Remaining: max(limit-o.InFlight, 0)}
 	if o.Taken {

@@ -52,7 +52,7 @@ func TestDenial(t *testing.T) {
 			denies: true, reason: store.DeniedByLimit, retryAfter: 3_000_000,
 		},
 	} {
-		r := store.Request{Slots: c.slots, Outcome: c.outcome}
+		r := store.ZoneRequest{Slots: c.slots, Outcome: c.outcome}
 		reason, limit := r.DenialReason()
 		if r.Denies() != c.denies || reason != c.reason || limit != c.limit || r.RetryAfter() != c.retryAfter {
 			t.Errorf("%s: denies %v because of %q, limit %d, retry after %d",
@@ -66,7 +66,7 @@ func TestDenial(t *testing.T) {
 
 // The longest wait of a limit delays a request, except in shadow mode.
 func TestRequiredDelay(t *testing.T) {
-	r := store.Request{Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Wait: 5}, {Allowed: true, Wait: 8}, {Allowed: true}}}}
+	r := store.ZoneRequest{Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Wait: 5}, {Allowed: true, Wait: 8}, {Allowed: true}}}}
 	if got := r.RequiredDelay(); got != 8 {
 		t.Errorf("a delay of %d, want 8", got)
 	}
@@ -80,7 +80,7 @@ func TestGranted(t *testing.T) {
 	whole := fixedWindow(t, 6, time.Hour)
 	shared := whole
 	shared.Share, _ = whole.Limit.Share(1, 3)
-	r := store.Request{Limits: []store.Limit{whole, shared}, Slots: &store.Slots{Limit: 10, Share: 3}}
+	r := store.ZoneRequest{Limits: []store.Limit{whole, shared}, Slots: &store.Slots{Limit: 10, Share: 3}}
 	for _, local := range []bool{false, true} {
 		r.Outcome.Local = local
 		limit, slots := whole.Limit, int64(10)
@@ -108,7 +108,7 @@ func TestSlotsDecision(t *testing.T) {
 		{store.SlotsOutcome{Free: true, Taken: true, InFlight: 1}, algorithms.Decision{Allowed: true, Charged: 1, Remaining: 1, ResetAfter: soon}},
 		{store.SlotsOutcome{InFlight: 3}, algorithms.Decision{MoreAfter: soon, RetryAfter: soon, ResetAfter: soon}},
 	} {
-		r := store.Request{Slots: &store.Slots{Limit: 2}, Outcome: store.Outcome{Verdict: store.Allowed, Slots: c.outcome}}
+		r := store.ZoneRequest{Slots: &store.Slots{Limit: 2}, Outcome: store.Outcome{Verdict: store.Allowed, Slots: c.outcome}}
 		if got := r.SlotsDecision(); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.outcome, got, c.want)
 		}

@@ -64,7 +64,7 @@ type Ban struct {
 	ID string
 }
 
-// Override is the run-time override from which the Limits, Slots and Ban of a [Request] were
+// Override is the run-time override from which the Limits, Slots and Ban of a [ZoneRequest] were
 // made. See [Change].
 type Override struct {
 	// Text is the text of the override. It is empty if the request was made without one.
@@ -106,9 +106,9 @@ func idOf(zone, suffix, variant string) string {
 	return id
 }
 
-// Request is one HTTP request, as one zone evaluates it. The fields up to Shadow belong to the
-// caller, and a store only reads them. A Request must not be used by two calls at once.
-type Request struct {
+// ZoneRequest is one HTTP request, as one zone evaluates it. The fields up to Shadow belong to the
+// caller, and a store only reads them. A ZoneRequest must not be used by two calls at once.
+type ZoneRequest struct {
 	// Zone is the zone's name.
 	Zone string
 	// Key is the key of the budgets. The empty string is a key as any other.
@@ -222,7 +222,7 @@ type BanOutcome struct {
 type Correction struct {
 	// Request is the request as Take left it, because its Outcome holds the receipts. The store
 	// doesn't read Request after Correct has returned.
-	Request *Request
+	Request *ZoneRequest
 	// Refund is the number of events to give back to each limit, at most as many as the limit
 	// was charged; see [algorithms.Refund].
 	Refund int64
@@ -246,7 +246,7 @@ func (c *Correction) ChargeMode() (mode algorithms.Mode, charges bool) {
 }
 
 // FullRefunds returns corrections that give back all charges and slots of requests.
-func FullRefunds(requests []Request) []Correction {
+func FullRefunds(requests []ZoneRequest) []Correction {
 	corrections := make([]Correction, len(requests))
 	for i := range requests {
 		corrections[i] = Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true}
@@ -269,7 +269,7 @@ type Store interface {
 	//
 	// After an error the Outcomes have no meaning. Unless the error says otherwise, it is
 	// unknown whether Take has charged anything, so the call must not be repeated.
-	Take(ctx context.Context, requests []Request) (allowed bool, err error)
+	Take(ctx context.Context, requests []ZoneRequest) (allowed bool, err error)
 
 	// Correct makes each correction at most once. A later Take of the same key through the
 	// same store finds the correction made. Correct doesn't wait for a remote store.
@@ -280,7 +280,7 @@ type Store interface {
 
 	// CountSlots counts slots that another store has granted to requests, without regard to the limit. A remote
 	// store notes them for its next message.
-	CountSlots(requests []Request)
+	CountSlots(requests []ZoneRequest)
 
 	// Change makes an operator's change. After an error it is unknown how much of the change
 	// is made. Change may be called again with the same change.

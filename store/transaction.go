@@ -24,12 +24,12 @@ type transaction struct {
 	items []item
 	zones []algorithms.Request // of the items: the input of algorithms.Take
 
-	charged [1]Request // the request of charge
+	charged [1]ZoneRequest // the request of charge
 }
 
 // item is a request that is decided, with its entries and what algorithms.Take decides about each.
 type item struct {
-	request    *Request
+	request    *ZoneRequest
 	limits     []entry
 	checks     []algorithms.Check // of limits, which is the order of algorithms.Request
 	slots, ban entry
@@ -128,7 +128,7 @@ func (tx *transaction) clearItems() {
 }
 
 // addItem adds an item without entries.
-func (tx *transaction) addItem(r *Request) *item {
+func (tx *transaction) addItem(r *ZoneRequest) *item {
 	n := len(tx.items)
 	tx.items = slices.Grow(tx.items, 1)[:n+1]
 	tx.items[n].request = r
@@ -137,7 +137,7 @@ func (tx *transaction) addItem(r *Request) *item {
 
 // decide decides requests, charges them, and fills in their outcomes. first is the index of the
 // first request.
-func (tx *transaction) decide(first int, requests []Request) (allowed bool) {
+func (tx *transaction) decide(first int, requests []ZoneRequest) (allowed bool) {
 	for i := range requests {
 		tx.findEntries(first+i, tx.addItem(&requests[i]))
 	}
@@ -237,7 +237,7 @@ func (tx *transaction) fillOutcome(it *item) {
 }
 
 // refund gives back n events to each limit of a request.
-func (tx *transaction) refund(request int, r *Request, n int64) {
+func (tx *transaction) refund(request int, r *ZoneRequest, n int64) {
 	for i, d := range r.Outcome.Decisions {
 		if d.Charged == 0 {
 			continue
@@ -257,10 +257,10 @@ func (tx *transaction) refund(request int, r *Request, n int64) {
 }
 
 // charge charges n events to each limit of a request, as far as there is room.
-func (tx *transaction) charge(request int, r *Request, mode algorithms.Mode, n int64) {
+func (tx *transaction) charge(request int, r *ZoneRequest, mode algorithms.Mode, n int64) {
 	tx.clearItems()
 	c := &tx.charged[0]
-	*c = Request{
+	*c = ZoneRequest{
 		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: mode, Cost: n,
 		Outcome: Outcome{Decisions: c.Outcome.Decisions},
 	}
@@ -268,7 +268,7 @@ func (tx *transaction) charge(request int, r *Request, mode algorithms.Mode, n i
 }
 
 // leaveSlot gives back the slot of a request.
-func (tx *transaction) leaveSlot(request int, r *Request) {
+func (tx *transaction) leaveSlot(request int, r *ZoneRequest) {
 	shared := r.Outcome.Slots.Shared
 	e := tx.findCharged(request, r.Zone, r.Slots.ID, shared)
 	switch {

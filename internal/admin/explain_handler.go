@@ -26,7 +26,7 @@ const (
 	verdictBanned    = "banned"
 )
 
-// Further reasons of a denial, besides those of [store.Request.DenialReason].
+// Further reasons of a denial, besides those of [store.ZoneRequest.DenialReason].
 const (
 	reasonBody  = "body"
 	reasonStore = "store"

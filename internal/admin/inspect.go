@@ -56,7 +56,7 @@ func (z *Zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) erro
 func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *adminapi.Key) error {
 	network, isNetwork := keys.ParseNetwork(key)
 	inForce, overriding := overrideInForce(z.Zone, key, network, override)
-	requests, sets := make([]store.Request, len(z.Keys)), make([][]limiter.NamedSet, len(z.Keys)) // by alternative
+	requests, sets := make([]store.ZoneRequest, len(z.Keys)), make([][]limiter.NamedSet, len(z.Keys)) // by alternative
 	for i := range z.Keys {
 		sets[i] = z.SetsWithoutOverrides()
 		if z.Keys[i].AcceptsOverride(isNetwork) { // one of an address is only for address placeholders
@@ -75,7 +75,7 @@ func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *admi
 			r.Ban = bans[i]
 		}
 	}
-	asks := func(r store.Request) bool {
+	asks := func(r store.ZoneRequest) bool {
 		return len(r.Limits) > 0 || r.Slots != nil || r.Ban != nil || r.Override != nil
 	}
 	if slices.ContainsFunc(requests, asks) {
@@ -106,8 +106,8 @@ func (z *Zone) lookUpStoredOverride(ctx context.Context, key string) (string, er
 	if !z.RuntimeOverrides {
 		return "", nil
 	}
-	request := store.Request{Zone: z.Name, Key: z.ShortKey(key), Shadow: true, Override: limiter.NoOverride}
-	_, err := z.Limiter.AuthoritativeStore().Take(ctx, []store.Request{request})
+	request := store.ZoneRequest{Zone: z.Name, Key: z.ShortKey(key), Shadow: true, Override: limiter.NoOverride}
+	_, err := z.Limiter.AuthoritativeStore().Take(ctx, []store.ZoneRequest{request})
 	if overridden, is := errors.AsType[*store.OverriddenError](err); is {
 		return overridden.Overrides[0], nil
 	}
@@ -171,7 +171,7 @@ func (z *Zone) bansFor(sets []limiter.NamedSet) (bans []*store.Ban) {
 }
 
 // budgetsOf returns the budgets of an alternative, which a peek found.
-func (z *Zone) budgetsOf(r *store.Request, alternative int, sets []limiter.NamedSet) adminapi.Budgets {
+func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.NamedSet) adminapi.Budgets {
 	b := adminapi.Budgets{Alternative: z.AlternativeText(alternative), Limits: []adminapi.Limit{}}
 	for _, set := range sets {
 		for _, l := range distinctLimits([]limiter.NamedSet{set}, alternative) {

@@ -102,7 +102,7 @@ func soakZones() []soakZone {
 // soakConfig is a site with all zones twice: once requests are denied where Redis fails, and once
 // they are decided locally. One more zone belongs to all requests of the first kind. soakConfig
 // also returns the zones as the audit knows them.
-func soakConfig(t *testing.T, redis string) (config string, known []store.Request) {
+func soakConfig(t *testing.T, redis string) (config string, known []store.ZoneRequest) {
 	t.Helper()
 	limit := func(zone string, q algorithms.Quota) store.Limit {
 		l, err := algorithms.NewLimit(q)
@@ -116,7 +116,7 @@ func soakConfig(t *testing.T, redis string) (config string, known []store.Reques
 	for _, mode := range []string{"deny", "local"} {
 		config += fmt.Sprintf("rate_limit /%s/* {\n on_store_error %s\n", mode, mode)
 		for _, z := range soakZones() {
-			r := store.Request{Zone: mode + "-" + z.name}
+			r := store.ZoneRequest{Zone: mode + "-" + z.name}
 			config += fmt.Sprintf("zone %s {\n match path /%s/%s\n key {header.X-Key}\n %s\n", r.Zone, mode, z.name, z.options)
 			if len(z.limits) > 0 {
 				config += "cost {header.X-Cost}\n"
@@ -142,7 +142,7 @@ func soakConfig(t *testing.T, redis string) (config string, known []store.Reques
 				r.Ban = &store.Ban{ID: store.BanID(r.Zone, ""), Ban: z.ban}
 				byOperator := *z.ban
 				byOperator.Window = 1 // denials don't count for it
-				known = append(known, store.Request{Zone: r.Zone, Ban: &store.Ban{ID: r.Ban.ID, Ban: &byOperator}})
+				known = append(known, store.ZoneRequest{Zone: r.Zone, Ban: &store.Ban{ID: r.Ban.ID, Ban: &byOperator}})
 			}
 			known = append(known, r)
 			config += "}\n"
@@ -150,7 +150,7 @@ func soakConfig(t *testing.T, redis string) (config string, known []store.Reques
 		if mode == "deny" {
 			config += "zone deny-all {\n key {header.X-Key}\n token_bucket 200 1s\n}\n"
 			all := limit("deny-all", algorithms.Quota{Algorithm: "token_bucket", Events: 200, Window: soakSecond})
-			known = append(known, store.Request{Zone: "deny-all", Limits: []store.Limit{all}})
+			known = append(known, store.ZoneRequest{Zone: "deny-all", Limits: []store.Limit{all}})
 		}
 		config += "}\n"
 	}

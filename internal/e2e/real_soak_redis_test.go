@@ -60,7 +60,7 @@ func startSoakCluster(t *testing.T) *soakRedis {
 }
 
 // replay returns the sum of what the audits report.
-func (on *soakRedis) replay(known []store.Request) *redistest.Report {
+func (on *soakRedis) replay(known []store.ZoneRequest) *redistest.Report {
 	sum := on.audits[0].Replay(known...)
 	for _, a := range on.audits[1:] {
 		sum.Add(a.Replay(known...))

@@ -54,9 +54,9 @@ func (c *clusterTest) keyOn(node *simredis.Server, n int) string {
 }
 
 // remaining returns what is left of the limit of a key.
-func remaining(t *testing.T, s store.Store, r store.Request) int64 {
+func remaining(t *testing.T, s store.Store, r store.ZoneRequest) int64 {
 	t.Helper()
-	look := []store.Request{{Zone: r.Zone, Key: r.Key, Limits: r.Limits}}
+	look := []store.ZoneRequest{{Zone: r.Zone, Key: r.Key, Limits: r.Limits}}
 	if _, err := s.Take(t.Context(), look); err != nil {
 		t.Fatal(err)
 	}
@@ -89,9 +89,9 @@ func nodeDies(t *testing.T, lasts time.Duration, hangs bool) {
 	if _, err := idle.Take(t.Context(), together); err != nil {
 		t.Fatal(err)
 	}
-	run := func(r store.Request, stop <-chan struct{}, see func(err error)) {
+	run := func(r store.ZoneRequest, stop <-chan struct{}, see func(err error)) {
 		for {
-			began, one := time.Now(), []store.Request{r}
+			began, one := time.Now(), []store.ZoneRequest{r}
 			_, err := s.Take(t.Context(), one)
 			if waited := time.Since(began); waited > 2*timeout+50*time.Millisecond {
 				t.Errorf("a request waited for %v", waited)
@@ -281,7 +281,7 @@ func TestGivesBackLate(t *testing.T) {
 				c := newClusterTest(t)
 				s := c.open(t, redisstore.Hooks{})
 				limits := []store.Limit{limitOf("z", "fixed_window", 2)}
-				both := []store.Request{
+				both := []store.ZoneRequest{
 					{Zone: "z", Key: c.keyOn(c.Nodes[0], 0), Cost: 3, Limits: limits}, // finds no room
 					{Zone: "z", Key: c.keyOn(c.Nodes[1], 0), Cost: 1, Limits: limits},
 				}

@@ -66,7 +66,7 @@ func TestDistance(t *testing.T) {
 							pause = time.Millisecond
 						}
 						time.Sleep(span(r, 0, pause)) // in simulated time
-						if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits}}); err != nil {
+						if _, err := s.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits}}); err != nil {
 							t.Errorf("%v", err)
 							return
 						}

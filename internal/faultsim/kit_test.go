@@ -37,17 +37,17 @@ func limitOf(zone, algorithm string, events int64) store.Limit {
 }
 
 // ask returns a request of a key, with a limit of 10.
-func ask(key string) []store.Request {
-	return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limitOf("z", "fixed_window", 10)}}}
+func ask(key string) []store.ZoneRequest {
+	return []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limitOf("z", "fixed_window", 10)}}}
 }
 
 // askSlot returns a request of a key that takes a slot.
-func askSlot(key string, limit int64) []store.Request {
-	return []store.Request{{Zone: "z", Key: key, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: limit}}}
+func askSlot(key string, limit int64) []store.ZoneRequest {
+	return []store.ZoneRequest{{Zone: "z", Key: key, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: limit}}}
 }
 
 // takeSlot takes a slot of a key.
-func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.Request {
+func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.ZoneRequest {
 	t.Helper()
 	r := askSlot(key, limit)
 	allowed, err := s.Take(t.Context(), r)
@@ -63,7 +63,7 @@ func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.Reques
 }
 
 // leave gives slots back.
-func leave(s store.Store, requests ...store.Request) {
+func leave(s store.Store, requests ...store.ZoneRequest) {
 	var corrections []store.Correction
 	for i := range requests {
 		corrections = append(corrections, store.Correction{Request: &requests[i], Leave: true})

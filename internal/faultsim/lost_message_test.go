@@ -46,7 +46,7 @@ type ended struct {
 }
 
 // take takes an event and a slot of a key in the background.
-func (l *lossTest) take(t *testing.T, key string) (*store.Request, <-chan ended) {
+func (l *lossTest) take(t *testing.T, key string) (*store.ZoneRequest, <-chan ended) {
 	r := askSlot(key, 100)
 	r[0].Cost, r[0].Limits = 1, []store.Limit{limitOf("z", "fixed_window", 100)}
 	done, began := make(chan ended, 1), time.Now()

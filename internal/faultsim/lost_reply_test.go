@@ -63,7 +63,7 @@ func (tr *traffic) run(t *testing.T, do func()) {
 	all.Go(func() {
 		for n := 0; !ended.Load(); n++ {
 			all.Go(func() {
-				r := []store.Request{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: []store.Limit{limit}}}
+				r := []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: []store.Limit{limit}}}
 				began := time.Now()
 				allowed, err := failover.Take(t.Context(), r)
 				if err == nil && !allowed {

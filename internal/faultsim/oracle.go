@@ -232,7 +232,7 @@ func (o *oracle) peek(n int, override string, keys []string) (used, inFlight map
 		turns <- struct{}{}
 		all.Go(func() {
 			defer func() { <-turns }()
-			r := []store.Request{{Zone: z.Name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
+			r := []store.ZoneRequest{{Zone: z.Name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
 			_, err := i.redis.Take(context.Background(), r)
 			if err != nil { // the instance may notice only now that another server has taken over
 				time.Sleep(time.Second) // in simulated time

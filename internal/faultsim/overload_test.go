@@ -66,8 +66,8 @@ func TestShed(t *testing.T) {
 				}
 				const callers = 700
 				limit := limitOf("z", "fixed_window", callers)
-				request := func() []store.Request {
-					return []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+				request := func() []store.ZoneRequest {
+					return []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
 				}
 				var passed, busy atomic.Int64
 				var all sync.WaitGroup
@@ -153,12 +153,12 @@ func manyEndAtOnce(t *testing.T, distance time.Duration, keys, many int) {
 	b := store.NewBreaker(openSim(t, network, distance, redisstore.Options{Address: server.Address(), Timeout: timeout}), nil)
 	t.Cleanup(b.Close)
 	limit := limitOf("z", "fixed_window", int64(2*many))
-	ask := func(n int) []store.Request {
+	ask := func(n int) []store.ZoneRequest {
 		r := askSlot(fmt.Sprint(n%keys), int64(many))
 		r[0].Cost, r[0].Limits = 1, []store.Limit{limit}
 		return r
 	}
-	held := make([][]store.Request, many)
+	held := make([][]store.ZoneRequest, many)
 	var all sync.WaitGroup
 	for n := range held {
 		all.Go(func() {
@@ -219,7 +219,7 @@ func takeAfterGiveBack(t *testing.T, distance time.Duration, batch int) {
 	for n := range 64 {
 		all.Go(func() {
 			for i := range 10 {
-				r := []store.Request{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: limits}}
+				r := []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: limits}}
 				if n%2 == 0 {
 					r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
 				}
@@ -229,7 +229,7 @@ func takeAfterGiveBack(t *testing.T, distance time.Duration, batch int) {
 				}
 				s.Correct([]store.Correction{{Request: &r[0], Refund: 1, Leave: true}}, func(err error) { t.Error(err) })
 			}
-			r := []store.Request{{Zone: "z", Key: fmt.Sprint(n), Limits: limits}}
+			r := []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(n), Limits: limits}}
 			if _, err := s.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 1 {
 				t.Errorf("key %d: error %v, %+v, want that all was given back", n, err, r[0].Outcome.Decisions)
 			}

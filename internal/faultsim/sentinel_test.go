@@ -40,8 +40,8 @@ func sentinelFailover(t *testing.T, end func(*simredis.Server), tells bool, last
 	sentinel := network.NewSentinel("10.0.0.9:26379", "main", old)
 	o := redisstore.Options{Address: "10.0.0.9:26379", MasterName: "main", Timeout: timeout}
 	limits := []store.Limit{limitOf("z", "gcra", 1_000_000)} // so all are charged: a replica can deny
-	ask := func(n int) []store.Request {
-		return []store.Request{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: limits}}
+	ask := func(n int) []store.ZoneRequest {
+		return []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: limits}}
 	}
 	var lastFailed, failed atomic.Int64
 	var ended atomic.Bool

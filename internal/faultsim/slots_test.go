@@ -46,7 +46,7 @@ func slotsSurvive(t *testing.T, at time.Duration, fault func(*simredis.Server)) 
 	server := network.NewServer("10.0.0.1:6379")
 	o := redisstore.Options{Address: server.Address(), Timeout: timeout}
 	s, other := openSim(t, network, time.Millisecond, o), openSim(t, network, time.Millisecond, o)
-	var held []store.Request
+	var held []store.ZoneRequest
 	for range 5 {
 		held = append(held, takeSlot(t, s, "k", 5))
 	}
@@ -164,7 +164,7 @@ func slotsInOutage(t *testing.T, at time.Duration) {
 	b := store.NewBreaker(openSim(t, network, time.Millisecond, o), nil)
 	t.Cleanup(b.Close)
 	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory(1000), func(error) {})
-	take := func(taken, local bool, n int64) store.Request {
+	take := func(taken, local bool, n int64) store.ZoneRequest {
 		t.Helper()
 		r := takeSlot(t, f, "k", 3)
 		if o := r.Outcome; o.Slots.Taken != taken || o.Local != local || o.Slots.InFlight != n {

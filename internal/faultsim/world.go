@@ -183,7 +183,7 @@ type backend struct {
 
 // Take implements [store.Store]. It counts what may be charged. In a cluster this is each call: if another
 // node denies the request, or other overrides are in force there, what was charged is given back. This can be lost.
-func (b *backend) Take(ctx context.Context, requests []store.Request) (allowed bool, err error) {
+func (b *backend) Take(ctx context.Context, requests []store.ZoneRequest) (allowed bool, err error) {
 	allowed, err = b.DenyCache.Take(ctx, requests)
 	if allowed || err != nil && !store.IsOverridden(err) || b.world.cluster != nil {
 		b.world.mu.Lock()

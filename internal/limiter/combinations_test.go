@@ -284,7 +284,7 @@ func (c *comboRun) checkCounts(number int, all []*caddytest.ComboRequest, counts
 // checkBudget checks what a key was charged, and that it has all its slots.
 func (c *comboRun) checkBudget(s store.Store, z *limiter.Zone, number int, user string, all []*caddytest.ComboRequest) {
 	b, drawn := z.DefaultSet.Budgets[0], &c.Zones[number]
-	look := []store.Request{{Zone: z.Name, Key: user, Limits: b.Limits, Slots: b.Slots, Peek: true, Shadow: true}}
+	look := []store.ZoneRequest{{Zone: z.Name, Key: user, Limits: b.Limits, Slots: b.Slots, Peek: true, Shadow: true}}
 	caddytest.Eventually(c.t, "the store decides", func() bool {
 		_, err := s.Take(context.Background(), look)
 		return err == nil && !look[0].Outcome.Local

@@ -52,8 +52,8 @@ func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int
 	}
 }
 
-func (q *queueTest) request(cost int64) store.Request {
-	return store.Request{Zone: "api", Limits: []store.Limit{q.limit}, Cost: cost}
+func (q *queueTest) request(cost int64) store.ZoneRequest {
+	return store.ZoneRequest{Zone: "api", Limits: []store.Limit{q.limit}, Cost: cost}
 }
 
 // ask has a request decided, and held if need be.
@@ -67,7 +67,7 @@ func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
 // reset is how long until the budget is untouched.
 func (q *queueTest) reset(t *testing.T) time.Duration {
 	t.Helper()
-	look := []store.Request{q.request(0)}
+	look := []store.ZoneRequest{q.request(0)}
 	if _, err := q.handler.Store.Take(t.Context(), look); err != nil {
 		t.Fatal(err)
 	}

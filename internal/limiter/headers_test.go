@@ -27,7 +27,7 @@ func TestFamilyWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := newTestState(nil, &Zone{Name: "z"}, nil, store.Request{
+	state := newTestState(nil, &Zone{Name: "z"}, nil, store.ZoneRequest{
 		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}},
 	})
 	for name, send := range map[string]func(w http.ResponseWriter){
@@ -119,7 +119,7 @@ func FuzzFields(f *testing.F) {
 			given.NameBudgets(z.Name, make([]keys.Template, 1))
 			labels := limitLabels(z.Name, n+1) // the last is that of the slots, if there are any
 			b := given.Budgets[0]
-			q := store.Request{Shadow: r.IntN(4) == 0, Limits: b.Limits, Slots: b.Slots, Ban: b.Ban}
+			q := store.ZoneRequest{Shadow: r.IntN(4) == 0, Limits: b.Limits, Slots: b.Slots, Ban: b.Ban}
 			stands := given.Ban != nil && !state.Allowed && r.IntN(2) == 0
 			for i, l := range q.Limits {
 				d := decision()
@@ -162,7 +162,7 @@ func FuzzFields(f *testing.F) {
 			state.Entries = append(state.Entries, Entry{Zone: z, LimitSet: given})
 		}
 		for i := range state.Entries {
-			state.Entries[i].Request = &state.Requests[i]
+			state.Entries[i].ZoneRequest = &state.Requests[i]
 		}
 		if !state.HasEnforcedZone() {
 			return
@@ -272,7 +272,7 @@ func TestSlotsAsLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	stateOf := func(o store.Outcome) *State {
-		return newTestState(nil, &Zone{Name: "z"}, &LimitSet{labels: limitLabels("z", 2)}, store.Request{
+		return newTestState(nil, &Zone{Name: "z"}, &LimitSet{labels: limitLabels("z", 2)}, store.ZoneRequest{
 			Limits: []store.Limit{{Limit: limit}}, Slots: &store.Slots{Limit: 2}, Outcome: o,
 		})
 	}

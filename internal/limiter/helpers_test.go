@@ -32,9 +32,9 @@ func newTestLimiter(t *testing.T, z *Zone) *Limiter {
 }
 
 // newTestState returns the state of a request to a limiter that belongs to one zone.
-func newTestState(l *Limiter, z *Zone, set *LimitSet, r store.Request) *State {
-	state := &State{Limiter: l, Requests: []store.Request{r}}
-	state.Entries = []Entry{{Zone: z, LimitSet: set, Request: &state.Requests[0]}}
+func newTestState(l *Limiter, z *Zone, set *LimitSet, r store.ZoneRequest) *State {
+	state := &State{Limiter: l, Requests: []store.ZoneRequest{r}}
+	state.Entries = []Entry{{Zone: z, LimitSet: set, ZoneRequest: &state.Requests[0]}}
 	return state
 }
 

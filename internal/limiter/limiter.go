@@ -73,7 +73,7 @@ type OutageCounts struct{ Local, Allowed, Denied atomic.Int64 }
 
 // Peek decides requests that are peeks. If local budgets decide because Redis fails, failure is the error of
 // Redis.
-func (l *Limiter) Peek(ctx context.Context, requests []store.Request) (allowed bool, failure, err error) {
+func (l *Limiter) Peek(ctx context.Context, requests []store.ZoneRequest) (allowed bool, failure, err error) {
 	if f, ok := l.Store.(*store.Failover); ok {
 		return f.Peek(ctx, requests)
 	}

@@ -25,7 +25,7 @@ func (state *State) notify() {
 		}
 		if len(claimed) > 0 {
 			claim := store.Correction{
-				Request: &store.Request{Zone: e.Request.Zone, Key: e.Key, Limits: claimed},
+				Request: &store.ZoneRequest{Zone: e.ZoneRequest.Zone, Key: e.Key, Limits: claimed},
 				Charged: state.reporter(e, claimed),
 			}
 			state.Limiter.Store.Correct([]store.Correction{claim}, state.Limiter.ReportCorrectionFailure)

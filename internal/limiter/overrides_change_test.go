@@ -22,7 +22,7 @@ type changingStore struct {
 	looks int
 }
 
-func (s *changingStore) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (s *changingStore) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	s.looks++
 	text := fmt.Sprint(1000 + s.looks)
 	if err := s.Change(ctx, store.Change{Zone: requests[0].Zone, Key: requests[0].Key, Override: &text}); err != nil {

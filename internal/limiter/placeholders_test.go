@@ -14,7 +14,7 @@ func TestZoneFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := &State{Decided: true, Entries: []Entry{{Zone: &Zone{Name: "z"}, Request: &store.Request{
+	state := &State{Decided: true, Entries: []Entry{{Zone: &Zone{Name: "z"}, ZoneRequest: &store.ZoneRequest{
 		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true}}},
 	}}}}
 	state.innermost = state

@@ -26,7 +26,7 @@ type LimitSet struct {
 	hasCalendar bool     // its items change with the time
 }
 
-// Budgets are the limits, slots and ban of a store request, for one of the zone's alternative
+// Budgets are the limits, slots and ban of a zone request, for one of the zone's alternative
 // keys. Each alternative has budgets of its own, so a client can't spend the budget of another
 // alternative by choosing its text.
 type Budgets struct {

@@ -22,9 +22,9 @@ type State struct {
 	response  http.ResponseWriter // nil in an explanation
 
 	// Set by [State.Collect].
-	Entries  []Entry         // one per zone that limits the request
-	Requests []store.Request // one per entry
-	matched  uint64          // bit i: the request belongs to the limiter's zone i, up to 64
+	Entries  []Entry             // one per zone that limits the request
+	Requests []store.ZoneRequest // one per entry
+	matched  uint64              // bit i: the request belongs to the limiter's zone i, up to 64
 
 	// Set by the decision and after it.
 	Wait      lines.Request // the same entries, while the limiter decides
@@ -44,7 +44,7 @@ type State struct {
 
 	// Space for the usual number of zones, so that a request needs only one allocation.
 	entryRoom      [1]Entry
-	requestRoom    [1]store.Request
+	requestRoom    [1]store.ZoneRequest
 	correctionRoom [1]store.Correction
 	decisionRoom   [2]algorithms.Decision
 	waitRoom       [1]lines.Zone
@@ -53,12 +53,12 @@ type State struct {
 
 // Entry is the part of a [State] about one zone that limits the request.
 type Entry struct {
-	*store.Request           // one of the state's Requests; its methods are in store/outcome.go
-	Zone           *Zone     // the zone of the request
-	LimitSet       *LimitSet // the limits of the request's key in the zone
-	Alternative    int       // the index of the zone's key that made the request's key
-	Factor         int64     // the divisor of the bursts, in millionths; 0 for a look-up of a ban
-	IsBanLookup    bool      // the request doesn't belong to the zone, but a ban of its key there denies it, too
+	*store.ZoneRequest           // one of the state's Requests; its methods are in store/outcome.go
+	Zone               *Zone     // the zone of the request
+	LimitSet           *LimitSet // the limits of the request's key in the zone
+	Alternative        int       // the index of the zone's key that made the request's key
+	Factor             int64     // the divisor of the bursts, in millionths; 0 for a look-up of a ban
+	IsBanLookup        bool      // the request doesn't belong to the zone, but a ban of its key there denies it, too
 
 	waited   bool  // the request has waited for a slot of the zone
 	Settled  bool  // the true cost is known, so that the charge is corrected when the request ends
@@ -93,7 +93,7 @@ func (state *State) Forget() {
 	*state = State{Entries: entries[:0], Requests: requests[:0]}
 }
 
-// Collect fills in the zones that limit the request, and one store request per zone. The request
+// Collect fills in the zones that limit the request, and one zone request per zone. The request
 // belongs to these zones, or their ban applies to all requests of the limiter. Collect is called
 // again if the store knows other overrides than this instance.
 func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o CollectOptions) error {
@@ -123,7 +123,7 @@ func (state *State) endCollecting() {
 		state.Body.KeepValues()
 	}
 	for i := range state.Entries {
-		state.Entries[i].Request = &state.Requests[i]
+		state.Entries[i].ZoneRequest = &state.Requests[i]
 	}
 	if len(state.Requests) > 0 {
 		state.Requests[0].Outcome.Decisions = state.decisionRoom[:0]
@@ -208,7 +208,7 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, o CollectOptions) (applies string) {
 	z, b := e.Zone, &e.LimitSet.Budgets[key.Alternative]
 	e.Alternative = key.Alternative
-	request := store.Request{
+	request := store.ZoneRequest{
 		Zone: z.Name, Key: z.ShortKey(key.Text), Cost: cost, Slots: b.Slots, Ban: b.Ban, Shadow: !z.Enforces(key.Text),
 	}
 	if o.looksUp {
@@ -257,13 +257,13 @@ func (state *State) collectBanLookup(z *Zone, r *http.Request, repl *caddy.Repla
 
 // addBanLookup adds an entry that only looks up the ban of a key.
 func (state *State) addBanLookup(z *Zone, key Key) {
-	state.add(Entry{Zone: z, LimitSet: z.BanLookup, Alternative: key.Alternative, IsBanLookup: true}, store.Request{
+	state.add(Entry{Zone: z, LimitSet: z.BanLookup, Alternative: key.Alternative, IsBanLookup: true}, store.ZoneRequest{
 		Zone: z.Name, Key: z.ShortKey(key.Text), Ban: z.BanLookup.Budgets[key.Alternative].Ban, Shadow: !z.Enforces(key.Text),
 	})
 }
 
-// add adds an entry and its store request.
-func (state *State) add(e Entry, request store.Request) {
+// add adds an entry and its zone request.
+func (state *State) add(e Entry, request store.ZoneRequest) {
 	state.Entries = append(state.Entries, e)
 	state.Requests = append(state.Requests, request)
 }

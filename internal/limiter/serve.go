@@ -103,7 +103,7 @@ func (state *State) sendCorrections() {
 	corrections := state.correctionRoom[:0]
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
+		c := store.Correction{Request: e.ZoneRequest, Leave: e.Outcome.Slots.Taken}
 		if e.Settled {
 			c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
 			if c.Charge > 0 {

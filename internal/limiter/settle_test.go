@@ -32,7 +32,7 @@ func TestSettleWithoutResponse(t *testing.T) {
 		{"a deadline", late, caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded), 0},
 	} {
 		zone := &Zone{Name: "z", Settle: NewSettlePolicy("z", &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}, nil)}
-		state := newTestState(nil, zone, nil, store.Request{
+		state := newTestState(nil, zone, nil, store.ZoneRequest{
 			Cost: 3, Limits: make([]store.Limit, 1), Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Charged: 3}}},
 		})
 		state.NewSettlement(test.client, nil).finish(http.Header{}, true, test.err)

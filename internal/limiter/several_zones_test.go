@@ -11,11 +11,11 @@ import (
 // doesn't matter.
 func TestBodyForOneOfSeveralZones(t *testing.T) {
 	for n := range 3 {
-		state := &State{Limiter: new(Limiter), Requests: make([]store.Request, 3)}
+		state := &State{Limiter: new(Limiter), Requests: make([]store.ZoneRequest, 3)}
 		for i := range state.Requests {
 			state.Requests[i].Limits = make([]store.Limit, 1)
 			policy := &SettlePolicy{NeedsBody: i == n, NeedsJSON: i == n}
-			state.Entries = append(state.Entries, Entry{Zone: &Zone{Settle: policy}, Request: &state.Requests[i]})
+			state.Entries = append(state.Entries, Entry{Zone: &Zone{Settle: policy}, ZoneRequest: &state.Requests[i]})
 		}
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Accept-Encoding", "br")

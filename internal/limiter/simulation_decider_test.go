@@ -157,9 +157,9 @@ func drawSimulation(t *testing.T, seed uint64) *simulationProgram {
 }
 
 // storeRequest returns the request of zone z.
-func (p *simulationProgram) storeRequest(r *simulatedRequest, i int) store.Request {
+func (p *simulationProgram) storeRequest(r *simulatedRequest, i int) store.ZoneRequest {
 	z := &p.zones[i]
-	return store.Request{
+	return store.ZoneRequest{
 		Zone: z.Name, Key: r.key, Limits: z.limits, Slots: z.slots, Ban: z.ban, Mode: z.mode, Cost: r.costs[i], Shadow: r.shadows[i],
 	}
 }
@@ -225,7 +225,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 			if e.Denies() {
 				reason, _ = e.DenialReason()
 			}
-			describe.zone(e.Request, reason)
+			describe.zone(e.ZoneRequest, reason)
 		}
 		delay = time.Since(came)
 		if !state.Allowed {
@@ -261,7 +261,7 @@ type outcomeText string
 func (o *outcomeText) notReached() { *o += "not reached\n" }
 
 // zone adds the outcome of a zone.
-func (o *outcomeText) zone(r *store.Request, reason string) {
+func (o *outcomeText) zone(r *store.ZoneRequest, reason string) {
 	if r.Outcome.Verdict == store.NotAsked {
 		o.notReached()
 		return

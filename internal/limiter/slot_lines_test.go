@@ -63,16 +63,16 @@ type slotAsk struct {
 
 // decide lets the handler decide a request. The caller ends it with finish.
 func (s *slotTest) decide(ctx context.Context, asks ...slotAsk) (*State, error) {
-	state := &State{Limiter: s.handler, Requests: make([]store.Request, len(asks)), Entries: make([]Entry, len(asks))}
+	state := &State{Limiter: s.handler, Requests: make([]store.ZoneRequest, len(asks)), Entries: make([]Entry, len(asks))}
 	for i, a := range asks {
 		r := &state.Requests[i]
-		*r = store.Request{
+		*r = store.ZoneRequest{
 			Zone: a.zone, Key: a.key, Cost: cmp.Or(a.cost, 1), Limits: a.limits, Mode: a.mode, Ban: a.ban, Shadow: a.shadow,
 		}
 		if a.slots > 0 {
 			r.Slots = &store.Slots{ID: store.SlotsID(a.zone, ""), Limit: a.slots}
 		}
-		state.Entries[i] = Entry{Zone: s.zones[a.zone], LimitSet: &LimitSet{}, Request: r}
+		state.Entries[i] = Entry{Zone: s.zones[a.zone], LimitSet: &LimitSet{}, ZoneRequest: r}
 	}
 	return state, s.handler.decide(ctx, state)
 }

@@ -52,7 +52,7 @@ func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
 				t.Fatalf("denied: %v", err)
 			}
 			state.sendCorrections()
-			look := []store.Request{{Zone: "shadow", Key: "k", Limits: shadow.limits}}
+			look := []store.ZoneRequest{{Zone: "shadow", Key: "k", Limits: shadow.limits}}
 			if _, err := budgets.Take(t.Context(), look); err != nil || look[0].Outcome.Decisions[0].Remaining != test.remaining {
 				t.Errorf("mode %v, banned %v: %d events remain, want %d; %v", test.mode, test.banned, look[0].Outcome.Decisions[0].Remaining, test.remaining, err)
 			}
@@ -75,11 +75,11 @@ func TestPeekNamesZoneWithoutSlot(t *testing.T) {
 				if n == full {
 					limit = 1
 				}
-				state.Requests = append(state.Requests, store.Request{Zone: name, Slots: &store.Slots{ID: store.SlotsID(name, ""), Limit: limit}})
+				state.Requests = append(state.Requests, store.ZoneRequest{Zone: name, Slots: &store.Slots{ID: store.SlotsID(name, ""), Limit: limit}})
 				state.Entries = append(state.Entries, Entry{Zone: z, LimitSet: &LimitSet{}})
 			}
 			for n := range state.Entries {
-				state.Entries[n].Request = &state.Requests[n]
+				state.Entries[n].ZoneRequest = &state.Requests[n]
 			}
 			return state
 		}

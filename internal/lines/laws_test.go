@@ -29,10 +29,10 @@ type world struct {
 
 type zoneModel struct {
 	Policy
-	store.Request           // without key
-	counted       int64     // by CountWaiting
-	refunded      any       // the owner of the last refund of this step
-	line          []*client // of all keys, with charges that can be given back, in the order of these
+	store.ZoneRequest           // without key
+	counted           int64     // by CountWaiting
+	refunded          any       // the owner of the last refund of this step
+	line              []*client // of all keys, with charges that can be given back, in the order of these
 }
 
 // pace says when the first request of a line asks.
@@ -82,7 +82,7 @@ func (w *world) come() {
 	key := []string{"a", "a", "a", "b"}[w.random.IntN(4)]
 	want := make([]bool, len(c.zones))
 	for i, z := range c.zones {
-		q := z.Request
+		q := z.ZoneRequest
 		q.Key = key
 		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, Zone{Policy: &z.Policy})
 		places, _, _ := w.places(z, "")

@@ -41,7 +41,7 @@ type Policy struct {
 // The zero Request has no zones.
 type Request struct {
 	Came     Micros // to the handler
-	Requests []store.Request
+	Requests []store.ZoneRequest
 	Zones    []Zone // with the same indexes
 	// Wake is called when it may be the turn of a request earlier than before. wait is how long to wait at
 	// most before Look. Wake must not call the Slots. It must be set when the request joins a line.
@@ -161,7 +161,7 @@ func (r *Request) waitsUntil(zone int) Micros { return r.Came + r.Zones[zone].Po
 // chargesDenials reports whether a zone charges the request even if it is denied. Such a request doesn't
 // wait for slots, because each decision would charge it again.
 func (r *Request) chargesDenials() bool {
-	return slices.ContainsFunc(r.Requests, func(q store.Request) bool { return q.Mode == algorithms.Uniform && !q.Shadow })
+	return slices.ContainsFunc(r.Requests, func(q store.ZoneRequest) bool { return q.Mode == algorithms.Uniform && !q.Shadow })
 }
 
 // missingSlot returns a zone without a free slot for the request, if the request can wait for all the

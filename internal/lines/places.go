@@ -34,7 +34,7 @@ type keyPlaces struct {
 // heldRequest is a request that waits until it may pass.
 type heldRequest struct {
 	owner     any
-	request   store.Request
+	request   store.ZoneRequest
 	abandoned bool // the client has left
 }
 
@@ -113,7 +113,7 @@ func (p *Places) addAwaiting(key string, n int64) {
 // hold puts a charged request into the line of its key, on the place that was reserved for it.
 // Replies of the store can overtake each other, so the receipts decide where the request
 // stands.
-func (p *Places) hold(owner any, r store.Request) *heldRequest {
+func (p *Places) hold(owner any, r store.ZoneRequest) *heldRequest {
 	held := &heldRequest{owner: owner, request: r}
 	p.change(r.Key, func(k keyPlaces) keyPlaces {
 		at := len(k.line)

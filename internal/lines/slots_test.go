@@ -18,7 +18,7 @@ func always() bool { return true }
 func newWaiting(came Micros, zones ...string) *Request {
 	r := &Request{Came: came, Wake: func(Micros) {}}
 	for _, zone := range zones {
-		r.Requests = append(r.Requests, store.Request{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}})
+		r.Requests = append(r.Requests, store.ZoneRequest{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}})
 		r.Zones = append(r.Zones, Zone{Policy: &Policy{MaxDelay: hour, MaxPlaces: 1, Places: NewPlaces(nil)}})
 	}
 	r.Reserve(always)

@@ -45,41 +45,41 @@ func newAuditedClient(t *testing.T, a *Audit) *auditedClient {
 }
 
 // zones returns the zones of the requests, for Replay.
-func (f *auditedClient) zones() []store.Request {
-	return []store.Request{
+func (f *auditedClient) zones() []store.ZoneRequest {
+	return []store.ZoneRequest{
 		{Limits: []store.Limit{f.limit, f.other, f.tight}, Ban: f.ban, Slots: f.slots},
 	}
 }
 
-func (f *auditedClient) take(r store.Request) store.Request {
+func (f *auditedClient) take(r store.ZoneRequest) store.ZoneRequest {
 	f.t.Helper()
 	r.Key = "k"
-	requests := []store.Request{r}
+	requests := []store.ZoneRequest{r}
 	if _, err := f.s.Take(f.t.Context(), requests); err != nil && !store.IsOverridden(err) {
 		f.t.Fatal(err)
 	}
 	return requests[0]
 }
 
-func (f *auditedClient) takeLimits(cost int64, limits ...store.Limit) store.Request {
+func (f *auditedClient) takeLimits(cost int64, limits ...store.Limit) store.ZoneRequest {
 	f.t.Helper()
-	return f.take(store.Request{Zone: "z", Cost: cost, Limits: limits})
+	return f.take(store.ZoneRequest{Zone: "z", Cost: cost, Limits: limits})
 }
 
-func (f *auditedClient) takeSlot() store.Request {
-	return f.take(store.Request{Zone: "s", Slots: f.slots})
+func (f *auditedClient) takeSlot() store.ZoneRequest {
+	return f.take(store.ZoneRequest{Zone: "s", Slots: f.slots})
 }
 
-func (f *auditedClient) takeBan() store.Request {
-	return f.take(store.Request{Zone: "b", Cost: 1, Limits: []store.Limit{f.tight}, Ban: f.ban})
+func (f *auditedClient) takeBan() store.ZoneRequest {
+	return f.take(store.ZoneRequest{Zone: "b", Cost: 1, Limits: []store.Limit{f.tight}, Ban: f.ban})
 }
 
-func (f *auditedClient) takeOverride(text string) store.Request {
-	return f.take(store.Request{Zone: "o", Cost: 1, Override: &store.Override{Text: text}})
+func (f *auditedClient) takeOverride(text string) store.ZoneRequest {
+	return f.take(store.ZoneRequest{Zone: "o", Cost: 1, Override: &store.Override{Text: text}})
 }
 
 // leave gives back a slot, and waits until Redis has the new count.
-func (f *auditedClient) leave(r store.Request) {
+func (f *auditedClient) leave(r store.ZoneRequest) {
 	answered := func() (n int) {
 		f.a.mu.Lock()
 		defer f.a.mu.Unlock()
@@ -95,9 +95,9 @@ func (f *auditedClient) leave(r store.Request) {
 	WaitFor(f.t, "Redis to have the new count", func() bool { return answered() > before })
 }
 
-func (f *auditedClient) correct(r store.Request, refund, charge int64) {
+func (f *auditedClient) correct(r store.ZoneRequest, refund, charge int64) {
 	f.t.Helper()
-	if err := correctAll(f.s, []store.Request{r}, refund, charge); err != nil {
+	if err := correctAll(f.s, []store.ZoneRequest{r}, refund, charge); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -262,7 +262,7 @@ func TestAuditCanFail(t *testing.T) {
 	}
 	recorded := a.calls
 	found := 0
-	find := func(what string, zones ...store.Request) {
+	find := func(what string, zones ...store.ZoneRequest) {
 		t.Helper()
 		if r := a.Replay(zones...); r.Different == 0 {
 			t.Errorf("not found: %s", what)
@@ -318,9 +318,9 @@ func TestAuditCanFail(t *testing.T) {
 		}
 		find("a call that was never answered", f.zones()...)
 	}
-	find("a limit nobody has", store.Request{Limits: []store.Limit{f.other, f.tight}, Ban: f.ban, Slots: f.slots})
-	find("a ban nobody has", store.Request{Limits: []store.Limit{f.limit, f.other, f.tight}, Slots: f.slots})
-	find("slots nobody has", store.Request{Limits: []store.Limit{f.limit, f.other, f.tight}, Ban: f.ban})
+	find("a limit nobody has", store.ZoneRequest{Limits: []store.Limit{f.other, f.tight}, Ban: f.ban, Slots: f.slots})
+	find("a ban nobody has", store.ZoneRequest{Limits: []store.Limit{f.limit, f.other, f.tight}, Slots: f.slots})
+	find("slots nobody has", store.ZoneRequest{Limits: []store.Limit{f.limit, f.other, f.tight}, Ban: f.ban})
 	t.Logf("%d planted faults", found)
 }
 
@@ -378,7 +378,7 @@ func TestAuditFindsMisbehaviour(t *testing.T) {
 			through.Eval(t.Context(), mutant, []string{"caddy_rl:{k}:" + f.limit.ID}, "")
 		},
 		"an instant of its own": func(_ *Audit, f *auditedClient, _ *redis.Client) {
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}}
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}}
 			_, _ = f.s.TakeAt(t.Context(), time.Now().UnixMicro(), r)
 		},
 		"a refund done twice": func(_ *Audit, f *auditedClient, _ *redis.Client) {
@@ -390,7 +390,7 @@ func TestAuditFindsMisbehaviour(t *testing.T) {
 			f.takeLimits(1, f.limit)
 			server.Kill(t)
 			server.Restart(t)
-			_, _ = f.s.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}})
+			_, _ = f.s.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}})
 		},
 	} {
 		server.Client.FlushAll(t.Context())

@@ -45,7 +45,7 @@ type receipt struct {
 // zones have all Limits, Slots and Bans that operations may be about, including limits scaled by a factor.
 // Any other limit is a difference, too. A zone may be given several times, for example with the limits of
 // an override.
-func (a *Audit) Replay(zones ...store.Request) *Report {
+func (a *Audit) Replay(zones ...store.ZoneRequest) *Report {
 	a.Close()
 	r := &replay{
 		limits: make(map[string]map[wiretest.Budget]*algorithms.Limit), bans: make(map[string][]algorithms.Ban), slots: make(map[string][]int64),
@@ -77,7 +77,7 @@ func (a *Audit) Replay(zones ...store.Request) *Report {
 }
 
 // addZone adds the limits, ban and slots of a zone.
-func (r *replay) addZone(z store.Request) {
+func (r *replay) addZone(z store.ZoneRequest) {
 	for _, l := range z.Limits {
 		if r.limits[l.ID] == nil {
 			r.limits[l.ID] = make(map[wiretest.Budget]*algorithms.Limit)

@@ -118,7 +118,7 @@ func (r *replay) hasSpoiledLog(take *wiretest.Take) bool {
 }
 
 // countTake counts the outcomes of a take, as Redis replied them.
-func (r *replay) countTake(m execution, allowed bool, replied []store.Request, t *expectedTake) {
+func (r *replay) countTake(m execution, allowed bool, replied []store.ZoneRequest, t *expectedTake) {
 	for i := range replied {
 		o := &replied[i].Outcome
 		for j, d := range o.Decisions {

@@ -31,7 +31,7 @@ func openStore(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store 
 
 // testZones returns a zone of every algorithm, option and mode. Some have two limits, slots, a ban or
 // overrides.
-func testZones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
+func testZones(t *testing.T, window algorithms.Micros) (zones []store.ZoneRequest) {
 	t.Helper()
 	quotas := storetest.Variants(5, window)
 	initial := int64(2)
@@ -48,14 +48,14 @@ func testZones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
 			if mode != algorithms.Binary && algorithm.BinaryOnly {
 				continue
 			}
-			r := store.Request{Zone: fmt.Sprint("z", i, mode), Mode: mode}
+			r := store.ZoneRequest{Zone: fmt.Sprint("z", i, mode), Mode: mode}
 			r.Limits = append(r.Limits, storetest.Limit(t, r.Zone, q))
 			if i%2 == 0 {
 				r.Limits = append(r.Limits, storetest.Limit(t, r.Zone, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 2 * window}))
 			}
 			if l := r.Limits[0]; l.Scalable() {
 				l.Limit = l.Scaled(500_000)
-				zones = append(zones, store.Request{Zone: r.Zone, Mode: mode, Limits: []store.Limit{l}})
+				zones = append(zones, store.ZoneRequest{Zone: r.Zone, Mode: mode, Limits: []store.Limit{l}})
 			}
 			switch i % 4 {
 			case 1:
@@ -70,14 +70,14 @@ func testZones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
 			zones = append(zones, r)
 		}
 	}
-	return append(zones, store.Request{Zone: "slots", Slots: &store.Slots{ID: store.SlotsID("slots", ""), Limit: 3}})
+	return append(zones, store.ZoneRequest{Zone: "slots", Slots: &store.Slots{ID: store.SlotsID("slots", ""), Limit: 3}})
 }
 
 // randomRequests returns the requests of a random HTTP request to some zones.
-func randomRequests(zones []store.Request) (requests []store.Request) {
+func randomRequests(zones []store.ZoneRequest) (requests []store.ZoneRequest) {
 	for len(requests) == 0 || rand.IntN(3) == 0 && len(requests) < 4 {
 		r := zones[rand.IntN(len(zones))]
-		if slices.ContainsFunc(requests, func(other store.Request) bool { return other.Zone == r.Zone }) {
+		if slices.ContainsFunc(requests, func(other store.ZoneRequest) bool { return other.Zone == r.Zone }) {
 			continue
 		}
 		costs := []int64{1, 1, 1, 2, 5, 6, 0}
@@ -188,7 +188,7 @@ func audit(t *testing.T, timeout time.Duration, another func(*Server)) {
 }
 
 // changeZone makes a random change to a zone.
-func changeZone(s *redisstore.Store, z store.Request) {
+func changeZone(s *redisstore.Store, z store.ZoneRequest) {
 	c := store.Change{Zone: z.Zone, Key: fmt.Sprint("key ", rand.IntN(3))}
 	switch rand.IntN(3) {
 	case 0:
@@ -212,7 +212,7 @@ func changeZone(s *redisstore.Store, z store.Request) {
 }
 
 // takeAndCorrect takes, sometimes with little time, and makes random corrections.
-func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.Request) {
+func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.ZoneRequest) {
 	ctx := context.Background()
 	if rand.IntN(8) == 0 {
 		short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
@@ -259,7 +259,7 @@ func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.Request)
 }
 
 // correctAll gives back the slots of requests, and refunds and charges events of each limit.
-func correctAll(s *redisstore.Store, requests []store.Request, refund, charge int64) error {
+func correctAll(s *redisstore.Store, requests []store.ZoneRequest, refund, charge int64) error {
 	var corrections []store.Correction
 	for i := range requests {
 		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: refund, Charge: charge, Leave: true})

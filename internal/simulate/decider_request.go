@@ -223,7 +223,7 @@ func (d *Decider) readOutcome(o *openRequest, allowed bool) (delay algorithms.Mi
 // reasonOf returns the reason of a denial. If a limit and the slots deny the request, the reason is the one
 // with the longer retry after, as in the log of a server. For slots, retry after is one second, because
 // the instant at which a slot becomes free is not known.
-func reasonOf(r *store.Request) Reason {
+func reasonOf(r *store.ZoneRequest) Reason {
 	if r.Outcome.Verdict == store.Banned {
 		return ByBan
 	}

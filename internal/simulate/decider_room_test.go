@@ -14,7 +14,7 @@ func TestRunningRequestsAreBounded(t *testing.T) {
 	var inFlight []int64
 	for i := range int64(8) {
 		v := &Visit{Start: 1 + i, End: 1 << 50, Handlers: []HandlerVisit{{
-			Requests: []store.Request{{Zone: "api", Key: "k", Cost: 1, Slots: slots}}, Zones: make([]ZoneVisit, 1),
+			Requests: []store.ZoneRequest{{Zone: "api", Key: "k", Cost: 1, Slots: slots}}, Zones: make([]ZoneVisit, 1),
 		}}}
 		if i == 0 {
 			v.End = 6

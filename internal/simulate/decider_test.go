@@ -51,14 +51,14 @@ func TestEndsCorrect(t *testing.T) {
 	slots := &store.Slots{ID: store.SlotsID("api", ""), Limit: 1}
 	budget := limit(t, "tokens", "fixed_window", 10, 3600*second, 0)
 	visit := func(start, end algorithms.Micros, zone int, trueCost int64) *simulate.Visit {
-		r := store.Request{Zone: c.all[zone].Name, Key: "k", Cost: 4}
+		r := store.ZoneRequest{Zone: c.all[zone].Name, Key: "k", Cost: 4}
 		if zone == 0 {
 			r.Slots, r.Cost = slots, 1
 		} else {
 			r.Limits = []store.Limit{budget}
 		}
 		return &simulate.Visit{Start: start, End: end, Handlers: []simulate.HandlerVisit{{
-			Requests: []store.Request{r}, Zones: []simulate.ZoneVisit{{Zone: zone, Settled: zone == 1, TrueCost: trueCost}},
+			Requests: []store.ZoneRequest{r}, Zones: []simulate.ZoneVisit{{Zone: zone, Settled: zone == 1, TrueCost: trueCost}},
 		}}}
 	}
 	var got outcomes
@@ -93,7 +93,7 @@ func TestDecideAllocates(t *testing.T) {
 	}
 	d := simulate.NewDecider(c)
 	v := &simulate.Visit{Start: second, Handlers: []simulate.HandlerVisit{{
-		Requests: []store.Request{{Zone: "api", Key: "k", Cost: 1, Limits: limits[0]}, {Zone: "logins", Key: "k", Cost: 1, Limits: limits[1], Shadow: true}},
+		Requests: []store.ZoneRequest{{Zone: "api", Key: "k", Cost: 1, Limits: limits[0]}, {Zone: "logins", Key: "k", Cost: 1, Limits: limits[1], Shadow: true}},
 		Zones:    []simulate.ZoneVisit{{Zone: 0}, {Zone: 1}},
 	}}}
 	decide := func() {

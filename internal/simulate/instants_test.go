@@ -28,7 +28,7 @@ func flood(r *rand.Rand, requests int, d algorithms.Micros) (visits []*simulate.
 		visits = append(visits, &simulate.Visit{
 			Start: began, Instant: decided, End: decided + algorithms.Micros(r.Int64N(int64(second))),
 			Handlers: []simulate.HandlerVisit{{
-				Requests: []store.Request{{Zone: "log", Key: fmt.Sprint(r.IntN(4)), Cost: 1}}, Zones: []simulate.ZoneVisit{{}},
+				Requests: []store.ZoneRequest{{Zone: "log", Key: fmt.Sprint(r.IntN(4)), Cost: 1}}, Zones: []simulate.ZoneVisit{{}},
 			}},
 		})
 	}

@@ -19,7 +19,7 @@ func TestLastHandlerEndsFirst(t *testing.T) {
 	handler := func(zone int) simulate.HandlerVisit {
 		slots := &store.Slots{ID: store.SlotsID(c.all[zone].Name, ""), Limit: c.all[zone].Concurrency}
 		return simulate.HandlerVisit{
-			Requests: []store.Request{
+			Requests: []store.ZoneRequest{
 				{Zone: "both", Key: "k", Cost: 1, Limits: []store.Limit{budget}}, {Zone: c.all[zone].Name, Key: "k", Cost: 1, Slots: slots},
 			},
 			Zones: []simulate.ZoneVisit{{Zone: 0}, {Zone: zone}},
@@ -51,7 +51,7 @@ func TestEachRequestIsObservedOnce(t *testing.T) {
 		v := &simulate.Visit{Number: int64(n), Start: start * second, End: start * second}
 		for i := range c.all {
 			v.Handlers = append(v.Handlers, simulate.HandlerVisit{
-				Requests: []store.Request{{Zone: c.all[i].Name, Key: "k", Cost: 1, Limits: limits[i]}}, Zones: []simulate.ZoneVisit{{Zone: i}},
+				Requests: []store.ZoneRequest{{Zone: c.all[i].Name, Key: "k", Cost: 1, Limits: limits[i]}}, Zones: []simulate.ZoneVisit{{Zone: i}},
 			})
 		}
 		d.Decide(v)

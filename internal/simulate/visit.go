@@ -80,11 +80,11 @@ type Visit struct {
 // HandlerVisit is a request in one rate_limit handler. The handler decides the request by one call of
 // the store.
 type HandlerVisit struct {
-	Requests []store.Request // one for each zone that limits the request
-	Zones    []ZoneVisit     // with the same indexes
+	Requests []store.ZoneRequest // one for each zone that limits the request
+	Zones    []ZoneVisit         // with the same indexes
 }
 
-// ZoneVisit has the facts about a request in a zone that [store.Request] lacks.
+// ZoneVisit has the facts about a request in a zone that [store.ZoneRequest] lacks.
 type ZoneVisit struct {
 	Zone    int  // the index in [Configuration.Zones]
 	Set     int  // the index of the request's limits in [Zone.Sets]

@@ -19,7 +19,7 @@ func Ban(t testing.TB, zone string, b algorithms.Ban) *store.Ban {
 }
 
 // newBanRequest returns a request of a zone with a limit and a ban.
-func newBanRequest(zone, key string, cost int64, limit store.Limit, ban *store.Ban) []store.Request {
+func newBanRequest(zone, key string, cost int64, limit store.Limit, ban *store.Ban) []store.ZoneRequest {
 	r := newRequest(zone, key, cost, limit)
 	r[0].Ban = ban
 	return r
@@ -105,7 +105,7 @@ func testBanCountsOwnDenials(t *testing.T, s Store) {
 	many := Limit(t, "many", Quotas(100, minute)[0])
 	r := append(newBanRequest("many", "a", 1, many, Ban(t, "many", ban)), newRequest("one", "b", 1, Limit(t, "one", one))...)
 	same := append(newBanRequest("many", "c", 1, many, Ban(t, "many", ban)), newRequest("one", "c", 1, Limit(t, "one", one))...)
-	for _, r := range [][]store.Request{r, same} {
+	for _, r := range [][]store.ZoneRequest{r, same} {
 		for _, want := range []bool{true, false, false} {
 			if takeAt(t, s, start, r) != want {
 				t.Fatal("the other zone does not deny the second request")
@@ -125,7 +125,7 @@ func testBanCountsOwnDenials(t *testing.T, s Store) {
 		}
 	}
 	// A zone of that name, or another key, is not banned.
-	for _, free := range [][]store.Request{
+	for _, free := range [][]store.ZoneRequest{
 		newBanRequest("other", "a", 1, Limit(t, "other", one), Ban(t, "other", ban)), newBanRequest("many", "d", 1, many, r[0].Ban),
 	} {
 		if !takeAt(t, s, start, free) {
@@ -144,7 +144,7 @@ func testBanCountsOwnDenials(t *testing.T, s Store) {
 func testBanLookup(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1000 * minute})
 	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: 10 * minute, Duration: minute, Max: 2 * minute})
-	lookUps := [][]store.Request{
+	lookUps := [][]store.ZoneRequest{
 		{{Zone: "z", Key: "k", Ban: ban, Outcome: staleOutcome}},
 		{{Zone: "z", Key: "k", Ban: Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Max: 1}), Outcome: staleOutcome}},
 	}
@@ -153,7 +153,7 @@ func testBanLookup(t *testing.T, s Store) {
 	lookUp := func(after, rest algorithms.Micros) {
 		t.Helper()
 		for _, alone := range lookUps {
-			for _, requests := range [][]store.Request{alone, append(alone[:1:1], beside...)} {
+			for _, requests := range [][]store.ZoneRequest{alone, append(alone[:1:1], beside...)} {
 				allowed := takeAt(t, s, start+after, requests)
 				o, want := requests[0].Outcome, store.BanOutcome{Stands: rest > 0, EndsAfter: rest}
 				verdict := map[bool]store.Verdict{true: store.Allowed, false: store.Banned}[rest == 0]
@@ -196,9 +196,9 @@ func testBanLookup(t *testing.T, s Store) {
 	lookUp(0, 2*minute)
 	lookUp(7*minute, minute)
 	// Another key, and a shadow, pass.
-	other := []store.Request{{Zone: "z", Key: "other", Ban: ban}}
-	shadow := []store.Request{{Zone: "z", Key: "k", Ban: ban, Shadow: true}}
-	for _, free := range [][]store.Request{other, shadow} {
+	other := []store.ZoneRequest{{Zone: "z", Key: "other", Ban: ban}}
+	shadow := []store.ZoneRequest{{Zone: "z", Key: "k", Ban: ban, Shadow: true}}
+	for _, free := range [][]store.ZoneRequest{other, shadow} {
 		if !takeAt(t, s, start+7*minute, free) {
 			t.Errorf("%+v is denied", free[0])
 		}
@@ -218,7 +218,7 @@ func testBanLookup(t *testing.T, s Store) {
 		{8 * minute, store.Allowed, true},
 		{8 * minute, store.Denied, false},
 	} {
-		r := []store.Request{{Zone: "z", Key: "k", Ban: ban, Slots: slots, Outcome: staleOutcome}}
+		r := []store.ZoneRequest{{Zone: "z", Key: "k", Ban: ban, Slots: slots, Outcome: staleOutcome}}
 		takeAt(t, s, start+test.after, r)
 		if o := r[0].Outcome; o.Verdict != test.verdict || o.Slots.Taken != test.taken || o.Ban.Began {
 			t.Errorf("after %d µs: %+v, want verdict %d", test.after, o, test.verdict)

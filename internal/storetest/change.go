@@ -34,7 +34,7 @@ func setOverride(t *testing.T, s store.Store, zone, key, text string) {
 }
 
 // withOverride sets the Override of requests, and returns the requests.
-func withOverride(text string, requests ...store.Request) []store.Request {
+func withOverride(text string, requests ...store.ZoneRequest) []store.ZoneRequest {
 	for i := range requests {
 		requests[i].Override = &store.Override{Text: text}
 	}
@@ -42,7 +42,7 @@ func withOverride(text string, requests ...store.Request) []store.Request {
 }
 
 // checkOverridden takes, and ends the test unless other overrides are in force, which are these.
-func checkOverridden(t *testing.T, s Store, requests []store.Request, want ...string) {
+func checkOverridden(t *testing.T, s Store, requests []store.ZoneRequest, want ...string) {
 	t.Helper()
 	_, err := s.TakeAt(context.Background(), start, requests)
 	var others *store.OverriddenError
@@ -58,7 +58,7 @@ func testOverrides(t *testing.T, s Store) {
 		t.Run(name, func(t *testing.T) {
 			usual, overruled := withOverride("", newRequest("z", name, 1, limit)...), withOverride(text, newRequest("z", name, 1, limit)...)
 			left := int64(10)
-			take := func(r []store.Request) {
+			take := func(r []store.ZoneRequest) {
 				t.Helper()
 				left--
 				if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != left {
@@ -80,7 +80,7 @@ func testOverrides(t *testing.T, s Store) {
 			take(newRequest("z", name, 1, limit)) // which asks by none
 
 			other := Limit(t, "z2", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
-			for _, r := range [][]store.Request{
+			for _, r := range [][]store.ZoneRequest{
 				withOverride("", newRequest("z2", name, 1, other)...), withOverride("", newRequest("z", name+"x", 1, limit)...),
 			} {
 				if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != 9 {
@@ -97,7 +97,7 @@ func testOverrides(t *testing.T, s Store) {
 }
 
 func testOverridesOfKeys(t *testing.T, s Store) {
-	var all []store.Request
+	var all []store.ZoneRequest
 	for i, key := range []string{"a", "a", "b", "c"} {
 		zone := fmt.Sprint("z", i)
 		limit := Limit(t, zone, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
@@ -223,7 +223,7 @@ func testForget(t *testing.T, s Store) {
 			}
 			limits := []store.Limit{Limit(t, zone, q), Limit(t, zone, second)}
 			r, other := newRequest(zone, "k", 2, limits...), newRequest(zone, "k2", 2, limits...)
-			for _, r := range [][]store.Request{r, other} {
+			for _, r := range [][]store.ZoneRequest{r, other} {
 				if !takeAt(t, s, start, r) {
 					t.Fatal("denied")
 				}

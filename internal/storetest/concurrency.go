@@ -79,7 +79,7 @@ func testConcurrencyKeys(t *testing.T, s Store) {
 			var charged [2][4]atomic.Int64
 			flood(t, 16, 40, func() error {
 				first := rand.IntN(2) // zones and keys in any order
-				var r []store.Request
+				var r []store.ZoneRequest
 				var chosen [2]int
 				for i := range zones {
 					z := (first + i) % 2

@@ -10,7 +10,7 @@ import (
 )
 
 // Refunds returns the corrections that give back n events of each request.
-func Refunds(requests []store.Request, n int64) []store.Correction {
+func Refunds(requests []store.ZoneRequest, n int64) []store.Correction {
 	corrections := make([]store.Correction, len(requests))
 	for i := range requests {
 		corrections[i] = store.Correction{Request: &requests[i], Refund: n}
@@ -25,7 +25,7 @@ func correctAt(t *testing.T, s Store, now algorithms.Micros, corrections ...stor
 	}
 }
 
-func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request, n int64) {
+func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.ZoneRequest, n int64) {
 	t.Helper()
 	correctAt(t, s, now, Refunds(requests, n)...)
 }
@@ -148,7 +148,7 @@ func testClaim(t *testing.T, s Store) {
 	const share = 5
 	calendar := Limit(t, "z", algorithms.Quota{Algorithm: "calendar", Events: 10, Period: "year"})
 	other := Limit(t, "y", algorithms.Quota{Algorithm: "calendar", Events: 1, Period: "year"})
-	take := func(cost int64, more []store.Request, allowed, due bool) []store.Request {
+	take := func(cost int64, more []store.ZoneRequest, allowed, due bool) []store.ZoneRequest {
 		t.Helper()
 		r := append(newRequest("z", "a", cost, calendar), more...)
 		if ok := takeAt(t, s, start, r); ok != allowed {
@@ -197,7 +197,7 @@ func testCorrectSeveral(t *testing.T, s Store) {
 			continue
 		}
 		t.Run(q.Algorithm, func(t *testing.T) {
-			var all []store.Request
+			var all []store.ZoneRequest
 			for i := range 6 {
 				r := newRequest("z", fmt.Sprint(q.Algorithm, i%3), 3, limit)
 				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
@@ -235,12 +235,12 @@ func testCorrectSeveral(t *testing.T, s Store) {
 // correction made.
 func testCorrectOwnClock(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1000 * minute, Burst: 5})
-	newRequest := func() []store.Request {
+	newRequest := func() []store.ZoneRequest {
 		r := newRequest("z", "k", 4, limit)
 		r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
 		return r
 	}
-	take := func(r []store.Request, want bool) {
+	take := func(r []store.ZoneRequest, want bool) {
 		t.Helper()
 		if ok, err := s.Take(context.Background(), r); err != nil || ok != want {
 			t.Errorf("Take = %v, %v, %+v; want %v", ok, err, r[0].Outcome, want)

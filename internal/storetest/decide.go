@@ -48,7 +48,7 @@ func testAllOrNone(t *testing.T, s Store) {
 			few := Quotas(2, minute)[i]
 			narrow, second := Limit(t, "narrow", few), Limit(t, "wide", few)
 			// Three limits: two of one zone and key, one of another zone and key.
-			r := []store.Request{
+			r := []store.ZoneRequest{
 				{Zone: "wide", Key: "a", Cost: 1, Limits: []store.Limit{wide, second}},
 				{Zone: "narrow", Key: "b", Cost: 1, Limits: []store.Limit{narrow}},
 			}
@@ -81,7 +81,7 @@ func testShadow(t *testing.T, s Store) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			// Two shadows, one of them with two limits, and an ordinary zone.
 			few, fewer, many := q, Quotas(1, minute)[i], Quotas(3, minute)[i]
-			r := []store.Request{
+			r := []store.ZoneRequest{
 				{Zone: "s1", Key: "a", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s1", many), Limit(t, "s1", fewer)}},
 				{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{Limit(t, "z", many)}},
 				{Zone: "s2", Key: "b", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s2", few)}},
@@ -111,7 +111,7 @@ func testShadow(t *testing.T, s Store) {
 			other := newRequest("s2", "c", 1, r[2].Limits[0])
 			other[0].Shadow = true
 			// If z denies, a shadow with room is not charged.
-			if takeAt(t, s, start, []store.Request{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Outcome.Decisions[0].Remaining != 1 {
+			if takeAt(t, s, start, []store.ZoneRequest{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Outcome.Decisions[0].Remaining != 1 {
 				t.Errorf("a shadow was charged although another zone denied: %+v", other[0].Outcome.Decisions)
 			}
 			// A shadow has its own verdict, even if the zone of another key denies.
@@ -120,7 +120,7 @@ func testShadow(t *testing.T, s Store) {
 			if denying.Limits[0].Algorithm().BinaryOnly { // it serves any cost
 				denying = r[1]
 			}
-			three := []store.Request{r[0], beside, denying}
+			three := []store.ZoneRequest{r[0], beside, denying}
 			if takeAt(t, s, start, three) || three[0].Outcome.Decisions[1].Allowed || three[1].Outcome.Decisions[0].Charged != 0 {
 				t.Errorf("a shadow that denies, one with room, and one of another key that denies: %+v", three)
 			}
@@ -269,7 +269,7 @@ func testChangedLimit(t *testing.T, s Store) {
 func testKeys(t *testing.T, s Store) {
 	q := algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute}
 	a, b := Limit(t, "a", q), Limit(t, "b", q)
-	for _, r := range [][]store.Request{
+	for _, r := range [][]store.ZoneRequest{
 		newRequest("a", "k", 1, a), newRequest("b", "k", 1, b), newRequest("a", "K", 1, a), newRequest("a", "", 1, a),
 	} {
 		if !takeAt(t, s, start, r) {

@@ -23,7 +23,7 @@ type Decorated struct {
 }
 
 // Take implements [store.Store].
-func (d *Decorated) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (d *Decorated) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	if d.LateRefunds && d.refunded.Load() {
 		return d.Inner.Take(ctx, requests)
 	}
@@ -37,7 +37,7 @@ func (d *Decorated) Correct(corrections []store.Correction, failed func(error)) 
 }
 
 // TakeAt implements [Store].
-func (d *Decorated) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+func (d *Decorated) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (bool, error) {
 	return d.Inner.TakeAt(ctx, now, requests)
 }
 

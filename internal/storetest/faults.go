@@ -123,7 +123,7 @@ func testLoosestFirst(t *testing.T, s Store) {
 						continue
 					}
 					key := fmt.Sprint(n, oneZone, mode)
-					var r []store.Request
+					var r []store.ZoneRequest
 					for _, o := range order {
 						limited := q
 						limited.Events = o.events
@@ -163,14 +163,14 @@ func testLoosestFirst(t *testing.T, s Store) {
 // without a separator, so two clients could share a budget.
 func testSimilarNames(t *testing.T, s Store) {
 	q := algorithms.Quota{Algorithm: "gcra", Events: 1, Window: minute}
-	var all []store.Request
+	var all []store.ZoneRequest
 	for _, names := range [][2]string{
 		{"a", "b_c"}, {"a_b", "c"}, {"a", "b:c"}, {"a:b", "c"}, {"a", ":b"}, {"a:", "b"}, {"", "ab"}, {"ab", ""}, {"b_c", "a"},
 	} {
 		all = append(all, newRequest(names[0], names[1], 1, Limit(t, names[0], q))...)
 	}
 	for _, r := range all {
-		if !takeAt(t, s, start, []store.Request{r}) {
+		if !takeAt(t, s, start, []store.ZoneRequest{r}) {
 			t.Errorf("zone %q key %q was denied because of another", r.Zone, r.Key)
 		}
 	}

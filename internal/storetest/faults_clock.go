@@ -287,7 +287,7 @@ func testBanByHandClockSetBack(t *testing.T, s Store) {
 // A step of the clock neither frees slots nor takes them.
 func testSlotsClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
-	take := func(now algorithms.Micros, want bool) []store.Request {
+	take := func(now algorithms.Micros, want bool) []store.ZoneRequest {
 		t.Helper()
 		r := newSlotsRequest("z", "k", 3)
 		if takeAt(t, s, now, r) != want {

@@ -75,7 +75,7 @@ func testNeverFits(t *testing.T, s Store) {
 			return // which allows any cost
 		}
 		limit, wide := Limit(t, "z", q), Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1000, Window: minute})
-		newRequest := func(mode algorithms.Mode, used bool) []store.Request {
+		newRequest := func(mode algorithms.Mode, used bool) []store.ZoneRequest {
 			r := newRequest("z", fmt.Sprint(mode, used), 6, wide, limit)
 			if used {
 				r[0].Cost = 5
@@ -113,10 +113,10 @@ func testRetryAfter(t *testing.T, s Store) {
 	quotas := Variants(3, minute)
 	for seed := range seedtest.Cases(t, uint64(30)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		var r []store.Request
+		var r []store.ZoneRequest
 		for z := range 1 + rng.IntN(2) {
 			zone := fmt.Sprint("z", z)
-			q := store.Request{Zone: zone, Key: fmt.Sprint(seed), Cost: 1 + rng.Int64N(2)}
+			q := store.ZoneRequest{Zone: zone, Key: fmt.Sprint(seed), Cost: 1 + rng.Int64N(2)}
 			for _, i := range rng.Perm(len(quotas))[:1+rng.IntN(3)] {
 				q.Limits = append(q.Limits, Limit(t, zone, quotas[i]))
 			}
@@ -153,7 +153,7 @@ func testRetryAfter(t *testing.T, s Store) {
 				}
 			}
 			first := formatDecisions(r)
-			if uniform := slices.ContainsFunc(r, func(q store.Request) bool { return q.Mode == algorithms.Uniform }); !uniform {
+			if uniform := slices.ContainsFunc(r, func(q store.ZoneRequest) bool { return q.Mode == algorithms.Uniform }); !uniform {
 				if takeAt(t, s, now+retry-1, r) {
 					t.Fatalf("seed %d: allowed 1 µs before the retry-after of %d µs:%s", seed, retry, first)
 				}
@@ -165,7 +165,7 @@ func testRetryAfter(t *testing.T, s Store) {
 	}
 }
 
-func formatDecisions(r []store.Request) string {
+func formatDecisions(r []store.ZoneRequest) string {
 	var b strings.Builder
 	for _, q := range r {
 		for i, d := range q.Outcome.Decisions {

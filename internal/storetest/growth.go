@@ -75,7 +75,7 @@ func Growths(t testing.TB) []Growth {
 func (g *Growth) String() string { return fmt.Sprintf("%s/n=%d", g.Name, g.N) }
 
 // Ask returns a request to the limit.
-func (g *Growth) Ask(key string, cost int64) []store.Request {
+func (g *Growth) Ask(key string, cost int64) []store.ZoneRequest {
 	return newRequest("z", key, cost, g.Limit)
 }
 
@@ -102,7 +102,7 @@ func charges(n int64) int64 { return min(n, 1000) }
 // denied. It would pass at the returned instant.
 func (g *Growth) Fill(t testing.TB, s Store, key string) (passes algorithms.Micros) {
 	t.Helper()
-	take := func(now algorithms.Micros, r []store.Request, want bool) {
+	take := func(now algorithms.Micros, r []store.ZoneRequest, want bool) {
 		if allowed, err := s.TakeAt(context.Background(), now, r); err != nil || allowed != want {
 			t.Fatalf("%v: %v, %v, want %v", g, allowed, err, want)
 		}

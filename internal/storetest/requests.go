@@ -15,12 +15,12 @@ var staleOutcome = store.Outcome{
 	Slots: store.SlotsOutcome{Taken: true, InFlight: 7, Shared: true}, Ban: store.BanOutcome{Stands: true, Began: true, EndsAfter: 1},
 }
 
-func newRequest(zone, key string, cost int64, limits ...store.Limit) []store.Request {
-	return []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits, Outcome: staleOutcome}}
+func newRequest(zone, key string, cost int64, limits ...store.Limit) []store.ZoneRequest {
+	return []store.ZoneRequest{{Zone: zone, Key: key, Cost: cost, Limits: limits, Outcome: staleOutcome}}
 }
 
 // checkOutcome checks the outcome of a request without slots and bans, except its decisions and its instant.
-func checkOutcome(t *testing.T, r *store.Request, verdict store.Verdict) {
+func checkOutcome(t *testing.T, r *store.ZoneRequest, verdict store.Verdict) {
 	t.Helper()
 	o := r.Outcome
 	o.Decisions, o.Local, o.At = nil, false, 0
@@ -30,7 +30,7 @@ func checkOutcome(t *testing.T, r *store.Request, verdict store.Verdict) {
 }
 
 // takeAt takes at an instant, and checks that the outcomes have it. An error ends the test.
-func takeAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) bool {
+func takeAt(t *testing.T, s Store, now algorithms.Micros, requests []store.ZoneRequest) bool {
 	t.Helper()
 	allowed, err := s.TakeAt(context.Background(), now, requests)
 	if err != nil {
@@ -45,7 +45,7 @@ func takeAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Reque
 }
 
 // takeUntilDenied takes until a request is denied.
-func takeUntilDenied(t *testing.T, s Store, now algorithms.Micros, r []store.Request) {
+func takeUntilDenied(t *testing.T, s Store, now algorithms.Micros, r []store.ZoneRequest) {
 	t.Helper()
 	for n := 0; takeAt(t, s, now, r); n++ {
 		if n == 1000 {

@@ -13,12 +13,12 @@ import (
 )
 
 // newSlotsRequest returns a request of a zone with n slots.
-func newSlotsRequest(zone, key string, n int64) []store.Request {
-	return []store.Request{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
+func newSlotsRequest(zone, key string, n int64) []store.ZoneRequest {
+	return []store.ZoneRequest{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
 }
 
 // Leaves returns the corrections that give back the slots of requests.
-func Leaves(requests []store.Request) []store.Correction {
+func Leaves(requests []store.ZoneRequest) []store.Correction {
 	corrections := make([]store.Correction, len(requests))
 	for i := range requests {
 		corrections[i] = store.Correction{Request: &requests[i], Leave: true}
@@ -26,13 +26,13 @@ func Leaves(requests []store.Request) []store.Correction {
 	return corrections
 }
 
-func leaveAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) {
+func leaveAt(t *testing.T, s Store, now algorithms.Micros, requests []store.ZoneRequest) {
 	t.Helper()
 	correctAt(t, s, now, Leaves(requests)...)
 }
 
 // takeSlotsAt takes at an instant, and checks the outcome of the first request's slots.
-func takeSlotsAt(t *testing.T, s Store, now algorithms.Micros, r []store.Request, want store.SlotsOutcome) {
+func takeSlotsAt(t *testing.T, s Store, now algorithms.Micros, r []store.ZoneRequest, want store.SlotsOutcome) {
 	t.Helper()
 	if allowed := takeAt(t, s, now, r); allowed != want.Taken {
 		t.Errorf("allowed %v, want %v", allowed, want.Taken)
@@ -41,7 +41,7 @@ func takeSlotsAt(t *testing.T, s Store, now algorithms.Micros, r []store.Request
 }
 
 // checkSlots checks the outcome of a request's slots. Its limits must have room.
-func checkSlots(t *testing.T, r *store.Request, want store.SlotsOutcome) {
+func checkSlots(t *testing.T, r *store.ZoneRequest, want store.SlotsOutcome) {
 	t.Helper()
 	if got := r.Outcome.Slots; got != want {
 		t.Errorf("zone %s: %+v, want %+v", r.Zone, got, want)
@@ -72,7 +72,7 @@ func noSlotFree(inFlight int64) store.SlotsOutcome { return store.SlotsOutcome{I
 func testSlots(t *testing.T, s Store) {
 	const n = 7
 	rng := rand.New(rand.NewPCG(1, 2))
-	held, denied, emptied := map[string][][]store.Request{}, 0, 0
+	held, denied, emptied := map[string][][]store.ZoneRequest{}, 0, 0
 	now := algorithms.Micros(start)
 	for range 600 {
 		now += rng.Int64N(second / 100)
@@ -104,7 +104,7 @@ func testSlots(t *testing.T, s Store) {
 
 // testSlotsOfZones sends requests to several zones. A request takes a slot of each zone, or none.
 func testSlotsOfZones(t *testing.T, s Store) {
-	newRequest := func() []store.Request {
+	newRequest := func() []store.ZoneRequest {
 		return slices.Concat(newSlotsRequest("x", "a", 2), newSlotsRequest("y", "a", 3), newSlotsRequest("y", "b", 1))
 	}
 	one := newRequest()
@@ -129,7 +129,7 @@ func testSlotsOfZones(t *testing.T, s Store) {
 	leaveAt(t, s, start, append(one[:2], two...))
 
 	// Shadows deny nothing, and take none when they would deny, or when another zone denies.
-	shadow := func() []store.Request {
+	shadow := func() []store.ZoneRequest {
 		r := newRequest()
 		r[0].Shadow = true
 		return r
@@ -161,12 +161,12 @@ func testSlotsOfZones(t *testing.T, s Store) {
 func testSlotsWithLimits(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: 1000 * minute})
 	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Max: minute})
-	newRequest := func(mode algorithms.Mode) []store.Request {
+	newRequest := func(mode algorithms.Mode) []store.ZoneRequest {
 		r := newSlotsRequest("z", "k", 2)
 		r[0].Limits, r[0].Ban, r[0].Mode = []store.Limit{limit}, ban, mode
 		return r
 	}
-	check := func(r []store.Request, remaining, charged int64, want store.BanOutcome) {
+	check := func(r []store.ZoneRequest, remaining, charged int64, want store.BanOutcome) {
 		t.Helper()
 		if d := r[0].Outcome.Decisions[0]; d.Remaining != remaining || d.Charged != charged {
 			t.Errorf("%+v, want %d remaining and %d charged", d, remaining, charged)
@@ -176,7 +176,7 @@ func testSlotsWithLimits(t *testing.T, s Store) {
 		}
 	}
 	none := store.BanOutcome{}
-	var held [][]store.Request
+	var held [][]store.ZoneRequest
 	for i := range int64(2) {
 		r := newRequest(algorithms.Binary)
 		takeSlotsAt(t, s, start, r, tookSlot(i+1))
@@ -215,7 +215,7 @@ func testSlotsWithLimits(t *testing.T, s Store) {
 // testChangedSlots changes the number of slots while some are taken. No request loses its slot. If more
 // slots are taken than there are, no further request gets one.
 func testChangedSlots(t *testing.T, s Store) {
-	var held [][]store.Request
+	var held [][]store.ZoneRequest
 	take := func(n int64, want store.SlotsOutcome) {
 		t.Helper()
 		r := newSlotsRequest("z", "k", n)
@@ -256,7 +256,7 @@ func testChangedSlots(t *testing.T, s Store) {
 // testManySlots has the largest number of slots that can be configured.
 func testManySlots(t *testing.T, s Store) {
 	const n = 10_000_000
-	all := make([][]store.Request, 200)
+	all := make([][]store.ZoneRequest, 200)
 	for i := range all {
 		all[i] = newSlotsRequest("z", "k", n)
 		takeSlotsAt(t, s, start, all[i], tookSlot(int64(i+1)))

@@ -18,7 +18,7 @@ import (
 type Store interface {
 	store.Store
 	// TakeAt is Take at an instant of the caller's choice, in microseconds.
-	TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error)
+	TakeAt(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (allowed bool, err error)
 	// CorrectAt is Correct at an instant of the caller's choice, in microseconds. It returns
 	// once the corrections are made.
 	CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error

@@ -61,9 +61,9 @@ func (t *Trace) StartDecision(ctx context.Context) (context.Context, trace.Span)
 
 // Decision is a decision of the store about a request.
 type Decision struct {
-	Requests  []store.Request // one per zone
-	WithRedis bool            // Redis keeps the budgets
-	Err       error           // not nil: the store could not decide
+	Requests  []store.ZoneRequest // one per zone
+	WithRedis bool                // Redis keeps the budgets
+	Err       error               // not nil: the store could not decide
 }
 
 // EndDecision ends the span of a decision. ctx is the context of the request.
@@ -78,7 +78,7 @@ func (t *Trace) EndDecision(ctx context.Context, span trace.Span, d Decision) {
 	case d.WithRedis:
 		decidedBy = "redis"
 	}
-	isCached := func(r store.Request) bool { return r.Outcome.Cached }
+	isCached := func(r store.ZoneRequest) bool { return r.Outcome.Cached }
 	span.SetAttributes(attributeStore.String(decidedBy),
 		attributeCached.Bool(d.Err == nil && slices.ContainsFunc(d.Requests, isCached)))
 	if d.Err != nil && ctx.Err() == nil && !store.IsOverridden(d.Err) { // else the store hasn't failed

@@ -18,16 +18,16 @@ func TestTraceOfDecision(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	open := &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
-	cached := store.Request{Outcome: store.Outcome{Cached: true}}
-	local := []store.Request{{Outcome: store.Outcome{Local: true}}, {}}
+	cached := store.ZoneRequest{Outcome: store.Outcome{Cached: true}}
+	local := []store.ZoneRequest{{Outcome: store.Outcome{Local: true}}, {}}
 	for _, test := range []struct {
 		ctx  context.Context
 		d    Decision
 		want string
 	}{
-		{t.Context(), Decision{Requests: make([]store.Request, 2)}, "memory false"},
-		{t.Context(), Decision{Requests: []store.Request{cached, {}}, WithRedis: true}, "redis true"},
-		{t.Context(), Decision{Requests: []store.Request{{}, cached}, WithRedis: true}, "redis true"},
+		{t.Context(), Decision{Requests: make([]store.ZoneRequest, 2)}, "memory false"},
+		{t.Context(), Decision{Requests: []store.ZoneRequest{cached, {}}, WithRedis: true}, "redis true"},
+		{t.Context(), Decision{Requests: []store.ZoneRequest{{}, cached}, WithRedis: true}, "redis true"},
 		{t.Context(), Decision{Requests: local, WithRedis: true}, "local false"},
 		{t.Context(), Decision{Requests: local, WithRedis: true, Err: open}, "redis false exception open"},
 		{t.Context(), Decision{Requests: local, WithRedis: true, Err: errors.New("strange")}, "redis false exception other"},

@@ -80,13 +80,13 @@ func (r reply) text(s string) reply {
 }
 
 // fuzzed returns two zones, of which one has all that a zone can have.
-func fuzzed(t testing.TB) []store.Request {
+func fuzzed(t testing.TB) []store.ZoneRequest {
 	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "smooth", Events: 5, Window: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
 	limit := store.NewLimit("z", "", l)
-	return []store.Request{
+	return []store.ZoneRequest{
 		{
 			Zone: "z", Override: new(store.Override), Limits: []store.Limit{limit, limit},
 			Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"},

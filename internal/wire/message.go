@@ -87,7 +87,7 @@ func (m *Message) Reset(names Names, h Head) {
 }
 
 // Take appends the operation of [store.Store.Take].
-func (m *Message) Take(requests []store.Request) {
+func (m *Message) Take(requests []store.ZoneRequest) {
 	done, overrides := m.beginOperation(kindTake, 0, len(requests)), 0
 	for i := range requests {
 		if r := &requests[i]; r.Override != nil {
@@ -105,14 +105,14 @@ func (m *Message) Take(requests []store.Request) {
 }
 
 // Charge appends an operation that charges n events to the limits of a request in a mode: Force or Claim.
-func (m *Message) Charge(r *store.Request, mode algorithms.Mode, n int64) {
+func (m *Message) Charge(r *store.ZoneRequest, mode algorithms.Mode, n int64) {
 	done := m.beginOperation(kindTake, 0, 1)
-	limits := store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
+	limits := store.ZoneRequest{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
 	m.appendZone(&limits, mode, n, 0)
 	m.endOperation(done)
 }
 
-func (m *Message) appendZone(r *store.Request, mode algorithms.Mode, cost int64, maxWait algorithms.Micros) {
+func (m *Message) appendZone(r *store.ZoneRequest, mode algorithms.Mode, cost int64, maxWait algorithms.Micros) {
 	kind := boolByte(r.Shadow) + 2*boolByte(r.Peek)
 	m.body = append(m.body, byte(mode), kind, 0, 0, boolByte(r.Slots != nil), boolByte(r.Ban != nil))
 	m.putCount(len(m.body)-4, len(r.Limits))
@@ -140,7 +140,7 @@ func boolByte(is bool) byte {
 
 // Refund appends an operation that refunds n events to every limit of a request, but at most the
 // charged events. If nothing was charged, it appends nothing.
-func (m *Message) Refund(r *store.Request, n int64) {
+func (m *Message) Refund(r *store.ZoneRequest, n int64) {
 	number := 0
 	for _, d := range r.Outcome.Decisions {
 		if d.Charged > 0 {

@@ -47,7 +47,7 @@ func (r *Reply) Read(text string) error {
 // Take reads the reply to [Message.Take] into the Outcomes of the requests. For each request with
 // Slots, it appends this instance's count before the take to found, which may be nil. An error
 // concerns this operation only, unless it is a [ReplyError].
-func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slots []int64, err error) {
+func (r *Reply) Take(requests []store.ZoneRequest, found []int64) (allowed bool, slots []int64, err error) {
 	switch status := r.byteUpTo(2); {
 	case r.err != nil:
 		return false, found, r.err
@@ -86,7 +86,7 @@ func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slo
 
 // readZone reads the outcome of one zone, and returns this instance's count of slots before the
 // take.
-func (r *Reply) readZone(q *store.Request) (count int64) {
+func (r *Reply) readZone(q *store.ZoneRequest) (count int64) {
 	o := &q.Outcome
 	*o = store.Outcome{At: r.Now, Decisions: o.Decisions[:0]}
 	for i := range q.Limits {

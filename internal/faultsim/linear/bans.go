@@ -64,7 +64,7 @@ var Bans = &Subject{
 			change("reset", store.Change{Forget: []string{banLimit.ID}})
 		default:
 			c.do(call{key: c.key, what: "take", by: c.by}, func() (string, error) {
-				r := []store.Request{{Zone: "z", Key: c.key, Cost: 1, Limits: []store.Limit{banLimit}, Ban: ban}}
+				r := []store.ZoneRequest{{Zone: "z", Key: c.key, Cost: 1, Limits: []store.Limit{banLimit}, Ban: ban}}
 				_, err := c.store.Take(c.ctx, r)
 				switch o := r[0].Outcome; {
 				case o.Ban.Began:

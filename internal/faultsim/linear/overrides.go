@@ -29,7 +29,7 @@ var Overrides = &Subject{
 			return
 		}
 		c.do(call{key: c.key, what: "take", by: c.by}, func() (string, error) {
-			_, err := c.store.Take(c.ctx, []store.Request{{Zone: "z", Key: c.key, Override: &store.Override{Text: arg}}})
+			_, err := c.store.Take(c.ctx, []store.ZoneRequest{{Zone: "z", Key: c.key, Override: &store.Override{Text: arg}}})
 			if found, ok := errors.AsType[*store.OverriddenError](err); ok {
 				return found.Overrides[0], nil
 			}

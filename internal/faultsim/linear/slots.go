@@ -94,7 +94,7 @@ func (h *History) leftBy(by int, key string, n int) int {
 // takeSlot takes a slot. It returns what gives it back, or nil if none was free.
 func (c *client) takeSlot(correct func(*redisstore.Store, []store.Correction)) (leave func()) {
 	key := c.key
-	r := []store.Request{{Zone: "z", Key: key, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: slotsLimit}}}
+	r := []store.ZoneRequest{{Zone: "z", Key: key, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: slotsLimit}}}
 	result := c.do(call{key: key, what: "take", by: c.by, seen: c.leftBy(c.by, key, 0)}, func() (string, error) {
 		if _, err := c.store.Take(c.ctx, r); err != nil || !r[0].Outcome.Slots.Taken {
 			return "denied", err

@@ -142,7 +142,7 @@ func (w *loggedWalk) visit(state *limiter.State) {
 	zones := w.configuration.zones
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		request := *e.Request
+		request := *e.ZoneRequest
 		request.Key, request.Outcome = visitedKey(e.Key), store.Outcome{}
 		if charged, ok := w.chargedIn(e); ok && e.Zone.Settle == nil {
 			request.Cost = charged

@@ -134,7 +134,7 @@ func (s *replayStore) deniedByKey(t testing.TB, log []zoneRequest, l *algorithms
 			}
 			open = open[1:]
 		}
-		requests := []store.Request{{Zone: "zone", Key: own + e.key, Limits: limits, Mode: e.mode, Cost: e.cost, MaxWait: maxWait}}
+		requests := []store.ZoneRequest{{Zone: "zone", Key: own + e.key, Limits: limits, Mode: e.mode, Cost: e.cost, MaxWait: maxWait}}
 		allowed, err := memory.TakeAt(context.Background(), e.at, requests)
 		if err != nil {
 			t.Fatal(err)

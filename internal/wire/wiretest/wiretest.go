@@ -77,8 +77,8 @@ type Set struct {
 
 // Requests returns requests into which [wire.Reply.Take] can read the reply to the take. limitOf returns the limits
 // of budgets. The first requests have the Overrides, in order.
-func (t *Take) Requests(limitOf func(Budget) *algorithms.Limit) []store.Request {
-	requests := make([]store.Request, len(t.Zones))
+func (t *Take) Requests(limitOf func(Budget) *algorithms.Limit) []store.ZoneRequest {
+	requests := make([]store.ZoneRequest, len(t.Zones))
 	for i, z := range t.Zones {
 		r := &requests[i]
 		r.Mode, r.Shadow, r.Cost, r.MaxWait, r.Peek = z.Mode, z.Shadow, z.Cost, z.MaxWait, z.Peek

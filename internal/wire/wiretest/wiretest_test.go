@@ -46,12 +46,12 @@ func readLimits(t testing.TB) (limits []*algorithms.Limit) {
 
 // randomOperation writes an operation, and returns it as it is to be read.
 func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limits []*algorithms.Limit) Operation {
-	budget := func(q *store.Request, l store.Limit) Budget {
+	budget := func(q *store.ZoneRequest, l store.Limit) Budget {
 		text, burst := l.Message(now)
 		return Budget{Name: readNames.Name(q.Key, l.ID), Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}
 	}
-	request := func() store.Request {
-		q := store.Request{Zone: fmt.Sprint("z", r.IntN(3)), Key: fmt.Sprint("key ", r.IntN(3))}
+	request := func() store.ZoneRequest {
+		q := store.ZoneRequest{Zone: fmt.Sprint("z", r.IntN(3)), Key: fmt.Sprint("key ", r.IntN(3))}
 		for range r.IntN(4) {
 			l := store.NewLimit(q.Zone, "", limits[r.IntN(len(limits))])
 			q.Limits = append(q.Limits, l)
@@ -88,7 +88,7 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 		m.Charge(&q, algorithms.Claim, 3)
 		return Operation{Take: take}
 	}
-	take, requests := &Take{Overrides: []Override{}, Zones: []Zone{}}, []store.Request(nil)
+	take, requests := &Take{Overrides: []Override{}, Zones: []Zone{}}, []store.ZoneRequest(nil)
 	for range r.IntN(4) {
 		q := request()
 		q.Mode, q.Shadow, q.Cost = algorithms.Mode(r.IntN(4)), r.IntN(2) == 0, r.Int64N(1<<31)
@@ -162,8 +162,8 @@ func TestReadMessage(t *testing.T) {
 func TestLargestCounts(t *testing.T) {
 	const largest = 1<<16 - 1
 	limit := store.NewLimit("z", "", readLimits(t)[0]) // a log
-	take := func(zones, limits int) []store.Request {
-		requests := make([]store.Request, zones)
+	take := func(zones, limits int) []store.ZoneRequest {
+		requests := make([]store.ZoneRequest, zones)
 		requests[0].Limits = slices.Repeat([]store.Limit{limit}, limits)
 		return requests
 	}
@@ -171,15 +171,15 @@ func TestLargestCounts(t *testing.T) {
 	m.Reset(readNames, wire.Head{})
 	m.Take(take(largest+1, 0))
 	for name, test := range map[string]struct {
-		takes [][]store.Request
+		takes [][]store.ZoneRequest
 		fits  bool
 	}{
-		"zones":          {[][]store.Request{take(largest, 0)}, true},
-		"limits":         {[][]store.Request{take(1, largest)}, true},
-		"logs":           {[][]store.Request{take(1, largest-1), take(1, 1)}, true},
-		"one zone more":  {[][]store.Request{take(largest+1, 0)}, false},
-		"one limit more": {[][]store.Request{take(1, largest+1)}, false},
-		"one log more":   {[][]store.Request{take(1, largest), take(1, 1)}, false},
+		"zones":          {[][]store.ZoneRequest{take(largest, 0)}, true},
+		"limits":         {[][]store.ZoneRequest{take(1, largest)}, true},
+		"logs":           {[][]store.ZoneRequest{take(1, largest-1), take(1, 1)}, true},
+		"one zone more":  {[][]store.ZoneRequest{take(largest+1, 0)}, false},
+		"one limit more": {[][]store.ZoneRequest{take(1, largest+1)}, false},
+		"one log more":   {[][]store.ZoneRequest{take(1, largest), take(1, 1)}, false},
 	} {
 		m.Reset(readNames, wire.Head{}) // forgets what didn't fit
 		for _, requests := range test.takes {

@@ -81,7 +81,7 @@ func (e *workedExample) play(t *testing.T, mode algorithms.Mode) (results []stri
 			t.Fatal(err)
 		}
 	}
-	request := algorithms.Request{Mode: mode}
+	request := algorithms.ZoneRequest{Mode: mode}
 	for _, l := range limits {
 		if c.Factor != "" {
 			l = l.Scaled(c.fixedFactor())
@@ -100,7 +100,7 @@ func (e *workedExample) play(t *testing.T, mode algorithms.Mode) (results []stri
 		if request.Cost, err = strconv.ParseInt(row[1], 10, 64); err != nil {
 			t.Fatal(err)
 		}
-		requests := []algorithms.Request{request}
+		requests := []algorithms.ZoneRequest{request}
 		passes := algorithms.Take(requests, start+at.Microseconds())
 		results = append(results, describeDecisions(passes, requests[0].Checks))
 	}

@@ -76,7 +76,7 @@ type Decision struct {
 	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
 	MoreAfter Micros
 	// Wait is how long the request must be delayed before it passes. Then it is charged in
-	// advance. Wait is 0 unless [Request].MaxWait is above 0.
+	// advance. Wait is 0 unless [ZoneRequest].MaxWait is above 0.
 	Wait Micros
 	// RetryAfter is how long until this limit would allow the same request, if nothing else
 	// is charged. A delay of up to MaxWait counts as allowed. RetryAfter is 0 if the limit allowed the
@@ -117,7 +117,7 @@ type Receipt struct {
 }
 
 // ChargedLater reports whether the charge was made after another one, to the same budget. Both charges must be in
-// advance (see [Request].MaxWait) and not given back. Of two charges at the same instant, the later one leaves more
+// advance (see [ZoneRequest].MaxWait) and not given back. Of two charges at the same instant, the later one leaves more
 // debt behind.
 func (r Receipt) ChargedLater(other Receipt) bool {
 	return r.At > other.At || r.At == other.At && r.A+r.B > other.A+other.B

@@ -10,7 +10,7 @@ import (
 
 // banned is a zone with one limit, one event a day, and a ban.
 type banned struct {
-	zone Request
+	zone ZoneRequest
 	now  Micros
 }
 
@@ -20,16 +20,16 @@ func newBanned(t *testing.T, b Ban) *banned {
 		t.Fatal(err)
 	}
 	limit := mustLimit(t, Quota{Algorithm: "fixed_window", Events: 1, Window: 10_000 * day})
-	return &banned{now: 1_763_640_000 * second, zone: Request{
+	return &banned{now: 1_763_640_000 * second, zone: ZoneRequest{
 		Cost: 1, Checks: []Check{{Limit: limit, State: new(State)}}, Ban: &BanCheck{Ban: &b, State: new(State)},
 	}}
 }
 
 // take takes after a while, and returns whether a ban stands, when it ends and how long
 // something is remembered.
-func (z *banned) take(after Micros, others ...Request) (stood bool, rest, reset Micros) {
+func (z *banned) take(after Micros, others ...ZoneRequest) (stood bool, rest, reset Micros) {
 	z.now += after
-	Take(append([]Request{z.zone}, others...), z.now)
+	Take(append([]ZoneRequest{z.zone}, others...), z.now)
 	d := z.zone.Ban.Decision
 	if d.Began != (!d.Stands && d.EndsAfter > 0) {
 		panic(fmt.Sprintf("%+v: a ban neither stood nor began", d))
@@ -185,7 +185,7 @@ func TestBanCountsItsOwnRefusals(t *testing.T) {
 	if _, rest, _ := z.take(0); rest != minute {
 		t.Errorf("what a shadow would deny doesn't count: %d", rest)
 	}
-	if r := []Request{z.zone}; !Take(r, z.now) || !z.zone.Ban.Decision.Stands || z.zone.Ban.Decision.EndsAfter != minute {
+	if r := []ZoneRequest{z.zone}; !Take(r, z.now) || !z.zone.Ban.Decision.Stands || z.zone.Ban.Decision.EndsAfter != minute {
 		t.Errorf("in shadow mode: ban %+v, want one that is reported and denies nothing", z.zone.Ban.Decision)
 	}
 }
@@ -256,7 +256,7 @@ func TestSlots(t *testing.T) {
 				for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
 					one, other := &SlotsCheck{Limit: limit, InFlight: inFlight}, &SlotsCheck{Limit: 2, InFlight: 1}
 					free := inFlight < limit
-					allowed := Take([]Request{{Slots: one, Shadow: shadow, Mode: mode, Cost: limit}, {Slots: other}}, second)
+					allowed := Take([]ZoneRequest{{Slots: one, Shadow: shadow, Mode: mode, Cost: limit}, {Slots: other}}, second)
 					if allowed != (free || shadow) || one.Taken != free || other.Taken != allowed {
 						t.Errorf("%d of %d in flight, shadow %v: allowed %v, %+v, %+v", inFlight, limit, shadow, allowed, one, other)
 					}

@@ -16,7 +16,7 @@ func Example() {
 	var budget algorithms.State
 	for _, now := range []algorithms.Micros{0, 0, 0, 100_000} {
 		checks := []algorithms.Check{{Limit: limit, State: &budget}}
-		allowed := algorithms.Take([]algorithms.Request{{Cost: 1, Checks: checks}}, 1_700_000_000_000_000+now)
+		allowed := algorithms.Take([]algorithms.ZoneRequest{{Cost: 1, Checks: checks}}, 1_700_000_000_000_000+now)
 		d := checks[0].Decision
 		fmt.Println(allowed, d.Remaining, d.RetryAfter)
 	}
@@ -40,7 +40,7 @@ func ExampleTake() {
 	var minute, day algorithms.State
 	for _, cost := range []int64{3, 3, 2} {
 		checks := []algorithms.Check{{Limit: perMinute, State: &minute}, {Limit: perDay, State: &day}}
-		allowed := algorithms.Take([]algorithms.Request{{Cost: cost, Checks: checks}}, 1_700_000_000_000_000)
+		allowed := algorithms.Take([]algorithms.ZoneRequest{{Cost: cost, Checks: checks}}, 1_700_000_000_000_000)
 		fmt.Println(cost, allowed, checks[0].Decision.Remaining, checks[1].Decision.Remaining)
 	}
 	// Output:
@@ -59,7 +59,7 @@ func ExampleRefund() {
 	const start = 1_700_000_000_000_000
 	take := func(cost int64, now algorithms.Micros) algorithms.Decision {
 		checks := []algorithms.Check{{Limit: limit, State: &budget}}
-		algorithms.Take([]algorithms.Request{{Cost: cost, Checks: checks}}, now)
+		algorithms.Take([]algorithms.ZoneRequest{{Cost: cost, Checks: checks}}, now)
 		return checks[0].Decision
 	}
 

@@ -30,7 +30,7 @@ func TestExpires(t *testing.T) {
 		}
 		for _, l := range []*Limit{l, l.Scaled(500_000), l.Scaled(7_000_000)} {
 			var s State
-			requests := []Request{{Cost: 1, Checks: []Check{{Limit: l, State: &s}}}}
+			requests := []ZoneRequest{{Cost: 1, Checks: []Check{{Limit: l, State: &s}}}}
 			Take(requests, now)
 			untouched := now + requests[0].Checks[0].Decision.ResetAfter
 			if q.Initial != nil {

@@ -34,14 +34,14 @@ type charged struct {
 }
 
 func (h *history) take(now Micros, cost int64) Decision {
-	r := []Request{{Mode: h.mode, Cost: cost, MaxWait: h.maxWait, Checks: []Check{{Limit: h.limit, State: h.state}}}}
+	r := []ZoneRequest{{Mode: h.mode, Cost: cost, MaxWait: h.maxWait, Checks: []Check{{Limit: h.limit, State: h.state}}}}
 	Take(r, now)
 	return r[0].Checks[0].Decision
 }
 
 // peek decides without a charge.
 func (h *history) peek(now Micros, cost int64) Decision {
-	r := []Request{{Mode: h.mode, Cost: cost, Peek: true, MaxWait: h.maxWait, Checks: []Check{{Limit: h.limit, State: h.state}}}}
+	r := []ZoneRequest{{Mode: h.mode, Cost: cost, Peek: true, MaxWait: h.maxWait, Checks: []Check{{Limit: h.limit, State: h.state}}}}
 	Take(r, now)
 	return r[0].Checks[0].Decision
 }

@@ -245,7 +245,7 @@ func (l *Limit) computeFingerprint() string {
 }
 
 // CheckDelay returns an error if requests can't be charged up to longest in advance. See
-// [Request].MaxWait.
+// [ZoneRequest].MaxWait.
 func (l *Limit) CheckDelay(longest Micros) error {
 	if l.algorithm.maxDelay == nil {
 		return fmt.Errorf("%s can't charge in advance, so it can't delay requests: write one of %s", l.algorithm.Name, delaying())

@@ -55,7 +55,7 @@ func TestWaitIsExact(t *testing.T) {
 }
 
 // several are the zones of one request, as at some instant.
-type several []Request
+type several []ZoneRequest
 
 func (s several) copy() several {
 	c := make(several, len(s))
@@ -91,7 +91,7 @@ func (s several) String() (text string) {
 
 func randomSeveral(t *testing.T, r *rand.Rand) (requests several) {
 	for range 1 + r.IntN(3) {
-		request := Request{Mode: Mode(r.IntN(4)), MaxWait: r.Int64N(minute)}
+		request := ZoneRequest{Mode: Mode(r.IntN(4)), MaxWait: r.Int64N(minute)}
 		for range 1 + r.IntN(3) {
 			a := All()[r.IntN(len(All()))]
 			l := mustLimit(t, randomQuota(r, a))

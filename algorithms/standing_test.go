@@ -21,7 +21,7 @@ func TestStandingBanAgrees(t *testing.T) {
 			check := BanCheck{Ban: b, State: s}
 			limit := mustLimit(t, Quota{Algorithm: "gcra", Events: 1, Window: 1})
 			// The cost is more than the burst, so the limit denies the request.
-			Take([]Request{{
+			Take([]ZoneRequest{{
 				Cost: 5, Ban: &check, Checks: []Check{{Limit: limit, State: new(State)}},
 			}}, now)
 			d := check.Decision

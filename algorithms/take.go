@@ -41,8 +41,8 @@ func ParseMode(name string) (Mode, error) {
 	return Binary, fmt.Errorf("mode must be binary, nary, uniform or force, not %q", name)
 }
 
-// Request is one HTTP request to one zone.
-type Request struct {
+// ZoneRequest is one HTTP request to one zone.
+type ZoneRequest struct {
 	Mode Mode
 	// Cost is the number of events the request counts as, 0 or more. A request of cost 0 takes
 	// nothing.
@@ -104,7 +104,7 @@ func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
 // charged 2. In mode Force it passes, and they are charged 3 and 2.
 //
 // operations.lua mirrors it.
-func Take(requests []Request, now Micros) (allowed bool) {
+func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 	allowed = true
 	for i := range requests {
 		r := &requests[i]
@@ -155,7 +155,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 }
 
 // needed returns the number of events that must fit for the zone to allow the request.
-func (r *Request) needed() int64 {
+func (r *ZoneRequest) needed() int64 {
 	switch r.Mode {
 	case Nary:
 		return min(r.Cost, 1)
@@ -167,10 +167,10 @@ func (r *Request) needed() int64 {
 }
 
 // hasRoom reports whether the zone has room: its limits do, a slot is free, and no ban stands.
-func (r *Request) hasRoom() bool { return r.limitsHaveRoom() && r.Slots.Free() && !r.Ban.stands() }
+func (r *ZoneRequest) hasRoom() bool { return r.limitsHaveRoom() && r.Slots.Free() && !r.Ban.stands() }
 
 // limitsHaveRoom reports whether all of the zone's limits have room.
-func (r *Request) limitsHaveRoom() bool {
+func (r *ZoneRequest) limitsHaveRoom() bool {
 	for j := range r.Checks {
 		if !r.Checks[j].Decision.Allowed {
 			return false
@@ -180,7 +180,7 @@ func (r *Request) limitsHaveRoom() bool {
 }
 
 // charge returns the charge to each of the zone's limits, except in the modes Force and Claim.
-func (r *Request) charge(passes bool) int64 {
+func (r *ZoneRequest) charge(passes bool) int64 {
 	charge := r.Cost
 	if r.Peek || !passes && r.Mode != Uniform || r.Ban.stands() {
 		return 0
@@ -193,7 +193,7 @@ func (r *Request) charge(passes bool) int64 {
 	return charge
 }
 
-func (r *Request) outcome(passes bool) outcome {
+func (r *ZoneRequest) outcome(passes bool) outcome {
 	switch {
 	case r.Mode == Claim:
 		return claimed

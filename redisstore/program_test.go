@@ -338,13 +338,13 @@ func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
 
 // decide decides a step in Go.
 func (p *program) decide(s step) {
-	requests := make([]algorithms.Request, len(s.zones))
+	requests := make([]algorithms.ZoneRequest, len(s.zones))
 	s.want = make([]store.Outcome, len(p.requests))
 	stepped := make([]bool, len(requests))
 	living := make([]wiretest.Slots, len(requests))
 	for i, z := range s.zones {
 		q, r, of := p.requests[z], &requests[i], &p.states[z]
-		*r = algorithms.Request{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow, Peek: s.peeks[z]}
+		*r = algorithms.ZoneRequest{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow, Peek: s.peeks[z]}
 		for n, l := range q.Limits {
 			r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &of.budgets[n]})
 		}
@@ -408,11 +408,11 @@ func (p *program) correct(of int, refund, charge int64) {
 			}
 		}
 		if p.chargesAnew(z, last.correction) {
-			r := algorithms.Request{Mode: last.correction.mode(), Cost: charge}
+			r := algorithms.ZoneRequest{Mode: last.correction.mode(), Cost: charge}
 			for n, l := range q.Limits {
 				r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &state.budgets[n]})
 			}
-			algorithms.Take([]algorithms.Request{r}, last.now)
+			algorithms.Take([]algorithms.ZoneRequest{r}, last.now)
 			for _, c := range r.Checks {
 				last.correction.charged[z] = append(last.correction.charged[z], c.Decision)
 			}

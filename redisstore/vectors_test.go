@@ -370,7 +370,7 @@ func (r replay) play(t *testing.T, v vector) *program {
 		s := r.start
 		if r.stamp != 0 {
 			check := algorithms.Check{Limit: request.Limits[0].Limit, State: &s}
-			algorithms.Take([]algorithms.Request{{Cost: 1, Checks: []algorithms.Check{check}}}, origin+r.stamp)
+			algorithms.Take([]algorithms.ZoneRequest{{Cost: 1, Checks: []algorithms.Check{check}}}, origin+r.stamp)
 		}
 		return &s
 	}

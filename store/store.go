@@ -135,9 +135,9 @@ type ZoneRequest struct {
 	// request, and InFlight doesn't count it. Began reports whether the denial would begin a
 	// ban. In mode [algorithms.Uniform] RetryAfter leaves out that a denied request is charged.
 	Peek bool
-	// MaxWait is the longest delay of the request; see [algorithms.Request].
+	// MaxWait is the longest delay of the request; see [algorithms.ZoneRequest].
 	MaxWait algorithms.Micros
-	// Shadow keeps the zone from denying anything; see [algorithms.Request].
+	// Shadow keeps the zone from denying anything; see [algorithms.ZoneRequest].
 	Shadow bool
 	// Outcome is filled in by Take.
 	Outcome Outcome

@@ -22,7 +22,7 @@ type transaction struct {
 	overflowed     []string // the zones that found no room, for Memory.full
 
 	items []item
-	zones []algorithms.Request // of the items: the input of algorithms.Take
+	zones []algorithms.ZoneRequest // of the items: the input of algorithms.Take
 
 	charged [1]ZoneRequest // the request of charge
 }
@@ -31,7 +31,7 @@ type transaction struct {
 type item struct {
 	request    *ZoneRequest
 	limits     []entry
-	checks     []algorithms.Check // of limits, which is the order of algorithms.Request
+	checks     []algorithms.Check // of limits, which is the order of algorithms.ZoneRequest
 	slots, ban entry
 	slotsCheck algorithms.SlotsCheck
 	banCheck   algorithms.BanCheck
@@ -176,9 +176,9 @@ func (tx *transaction) findEntries(request int, it *item) {
 }
 
 // link returns the input of algorithms.Take, which refers to the states of the item's entries.
-func (it *item) link() algorithms.Request {
+func (it *item) link() algorithms.ZoneRequest {
 	r := it.request
-	z := algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Peek: r.Peek, Checks: it.checks}
+	z := algorithms.ZoneRequest{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Peek: r.Peek, Checks: it.checks}
 	for i := range it.limits {
 		e := &it.limits[i]
 		e.before, it.checks[i].State = e.state, &e.state

@@ -110,7 +110,7 @@ func (p picture) play(limit *algorithms.Limit) (answers []answer, levels []level
 	state := new(algorithms.State)
 	now := algorithms.Micros(0)
 	take := func(cost int64) algorithms.Decision {
-		requests := []algorithms.Request{{Cost: cost, MaxWait: p.delay, Checks: []algorithms.Check{{Limit: limit, State: state}}}}
+		requests := []algorithms.ZoneRequest{{Cost: cost, MaxWait: p.delay, Checks: []algorithms.Check{{Limit: limit, State: state}}}}
 		algorithms.Take(requests, start+p.start+now)
 		return requests[0].Checks[0].Decision
 	}

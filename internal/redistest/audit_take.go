@@ -14,7 +14,7 @@ import (
 
 // expectedTake is a take as the functions in Go decide it, with an entry per zone.
 type expectedTake struct {
-	requests []algorithms.Request
+	requests []algorithms.ZoneRequest
 	names    [][]string       // of the budgets
 	slots    []wiretest.Slots // per request that has some
 }
@@ -25,7 +25,7 @@ func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, e
 	t := &expectedTake{slots: make([]wiretest.Slots, len(take.Zones))}
 	for i := range take.Zones {
 		z := &take.Zones[i]
-		q := algorithms.Request{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow, Peek: z.Peek}
+		q := algorithms.ZoneRequest{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow, Peek: z.Peek}
 		var names []string
 		for _, b := range z.Budgets {
 			l, err := r.findLimit(m, b)
@@ -187,7 +187,7 @@ func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (ha
 }
 
 // compareOutcome compares the outcome of a zone in Redis with that in Go.
-func (r *replay) compareOutcome(m execution, z *wiretest.Zone, replied *store.Outcome, q *algorithms.Request) {
+func (r *replay) compareOutcome(m execution, z *wiretest.Zone, replied *store.Outcome, q *algorithms.ZoneRequest) {
 	want := store.Outcome{At: m.at}
 	for _, c := range q.Checks {
 		want.Decisions = append(want.Decisions, c.Decision)

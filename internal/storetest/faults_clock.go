@@ -138,7 +138,7 @@ func testClockSkew(t *testing.T, s Store) {
 		state, ahead := new(algorithms.State), 0
 		forSkewedClocks(skew, func(at, _ algorithms.Micros) {
 			check := []algorithms.Check{{Limit: limit.Limit, State: state}}
-			if algorithms.Take([]algorithms.Request{{Cost: cost, Checks: check}}, at+skew) {
+			if algorithms.Take([]algorithms.ZoneRequest{{Cost: cost, Checks: check}}, at+skew) {
 				ahead += int(cost)
 			}
 		})

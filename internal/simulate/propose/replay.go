@@ -13,7 +13,7 @@ type limitReplay struct {
 	expires algorithms.Micros // of the state, if it is kept after it is full
 	settle  agenda.Agenda[settlement]
 
-	requests [1]algorithms.Request
+	requests [1]algorithms.ZoneRequest
 	checks   [1]algorithms.Check
 }
 
@@ -61,7 +61,7 @@ func (r *limitReplay) take(at algorithms.Micros, mode algorithms.Mode, cost int6
 	r.expire(at)
 	before := r.state
 	r.checks[0] = algorithms.Check{Limit: r.limit, State: &r.state}
-	r.requests[0] = algorithms.Request{Mode: mode, Cost: cost, MaxWait: maxWait, Checks: r.checks[:]}
+	r.requests[0] = algorithms.ZoneRequest{Mode: mode, Cost: cost, MaxWait: maxWait, Checks: r.checks[:]}
 	allowed := algorithms.Take(r.requests[:], at)
 	if r.limit.KeptAfterReset() && (r.checks[0].Decision.Charged > 0 || r.state != before) {
 		r.expires = r.limit.Expires(&r.state)

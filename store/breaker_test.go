@@ -44,9 +44,7 @@ func (f *failing) Take(ctx context.Context, requests []store.ZoneRequest) (bool,
 }
 
 // CountSlots counts slots even while the store fails, because it only notes its own count.
-func (f *failing) CountSlots(requests []store.ZoneRequest) {
-	f.Store.(*store.Memory).CountSlots(requests)
-}
+func (f *failing) CountSlots(r []store.ZoneRequest) { f.Store.(*store.Memory).CountSlots(r) }
 
 // LeaveSlots gives back slots even while the store fails.
 func (f *failing) LeaveSlots(corrections []store.Correction) {

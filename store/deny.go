@@ -104,7 +104,7 @@ func (c *DenyCache) lock(key keyhash.Hash) *denySet {
 
 // Take implements [Store].
 func (c *DenyCache) Take(ctx context.Context, requests []ZoneRequest) (bool, error) {
-	if slices.ContainsFunc(requests, changesIfDenied) {
+	if slices.ContainsFunc(requests, mustAsk) {
 		return c.store.Take(ctx, requests)
 	}
 	sentAt := c.now()
@@ -118,10 +118,8 @@ func (c *DenyCache) Take(ctx context.Context, requests []ZoneRequest) (bool, err
 	return allowed, err
 }
 
-// changesIfDenied reports whether the store must decide a request in any case. A peek wants to see the budgets.
-func changesIfDenied(r ZoneRequest) bool {
-	return r.Peek || r.Ban == nil && r.Mode != algorithms.Binary
-}
+// mustAsk reports whether the store must decide a request in any case. A peek wants to see the budgets.
+func mustAsk(r ZoneRequest) bool { return r.Peek || r.Ban == nil && r.Mode != algorithms.Binary }
 
 // countRules returns the number of rules of a request: its ban, or else its limits.
 func countRules(r *ZoneRequest) int {

@@ -177,17 +177,17 @@ type LimitSet struct {
 // checkLimits checks the limits of all keys, and whether they go together with the other
 // settings.
 func (c *Zone) checkLimits() error {
-	_, err := c.compilePolicy(limiter.UnitFactor, limiter.StoreErrorPolicy{Num: 1, Den: 1})
+	_, err := c.compileAllLimitSets(limiter.UnitFactor, limiter.StoreErrorPolicy{Num: 1, Den: 1})
 	return err
 }
 
-// compilePolicy checks and compiles the limits of all keys. factor divides the bursts; see
+// compileAllLimitSets checks and compiles the limits of all keys. factor divides the bursts; see
 // [Zone.fixedFactor].
-func (c *Zone) compilePolicy(factor int64, outage limiter.StoreErrorPolicy) (*limiter.Policy, error) {
-	if err := c.checkPolicy(); err != nil {
+func (c *Zone) compileAllLimitSets(factor int64, outage limiter.StoreErrorPolicy) (*limiter.LimitSets, error) {
+	if err := c.checkLimitSets(); err != nil {
 		return nil, err
 	}
-	p, standard := new(limiter.Policy), &LimitSet{Limits: c.allLimits()}
+	p, standard := new(limiter.LimitSets), &LimitSet{Limits: c.allLimits()}
 	if c.Plan != nil {
 		p.PlanBy = keys.NewTemplate(c.Plan.By)
 		if c.Plan.Default != nil {

@@ -31,7 +31,7 @@ type zoneSource struct {
 	// position is the file and line of the zone in the Caddyfile that is being adapted, or "".
 	position string
 
-	policies    map[limiter.StoreErrorPolicy]*limiter.Policy // by the on_store_error of the handlers
+	limitSets   map[limiter.StoreErrorPolicy]*limiter.LimitSets // by the on_store_error of the handlers
 	keyWarnings *limiter.KeyWarnings
 	settings    string // as text for the comparison of zones of one name
 	used        bool   // a handler has the zone
@@ -39,7 +39,7 @@ type zoneSource struct {
 }
 
 func newZoneSource(name string, config *Zone, shared bool) *zoneSource {
-	s := &zoneSource{name: name, config: config, shared: shared, policies: make(map[limiter.StoreErrorPolicy]*limiter.Policy)}
+	s := &zoneSource{name: name, config: config, shared: shared, limitSets: make(map[limiter.StoreErrorPolicy]*limiter.LimitSets)}
 	if config != nil {
 		s.position = config.position
 	}
@@ -96,19 +96,19 @@ func (s *zoneSource) checkUse(a *App) (first bool, err error) {
 	return true, nil
 }
 
-// policyFor returns the limits of a zone of this source.
-func (s *zoneSource) policyFor(z *limiter.Zone, factor int64, outage limiter.StoreErrorPolicy) (*limiter.Policy, error) {
-	if p := s.policies[outage]; p != nil {
+// limitSetsFor returns the limits of a zone of this source.
+func (s *zoneSource) limitSetsFor(z *limiter.Zone, factor int64, outage limiter.StoreErrorPolicy) (*limiter.LimitSets, error) {
+	if p := s.limitSets[outage]; p != nil {
 		return p, nil
 	}
-	p, err := s.config.compilePolicy(factor, outage)
+	p, err := s.config.compileAllLimitSets(factor, outage)
 	if err != nil {
 		return nil, err
 	}
 	for _, set := range p.Sets() {
 		set.NameBudgets(z.Name, z.Keys)
 	}
-	s.policies[outage] = p
+	s.limitSets[outage] = p
 	return p, nil
 }
 

@@ -92,7 +92,7 @@ func TestSharedZonesAreCompiledOnce(t *testing.T) {
 	if len(zones) != 3 {
 		t.Fatalf("%d zones, want 3", len(zones))
 	}
-	if zones[0].Policy != zones[1].Policy || zones[0].KeyWarnings != zones[2].KeyWarnings {
+	if zones[0].LimitSets != zones[1].LimitSets || zones[0].KeyWarnings != zones[2].KeyWarnings {
 		t.Error("two handlers have the limits of a shared zone twice")
 	}
 	for i, want := range []int64{30, 30, 10} {

@@ -187,7 +187,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	} else if factor == 0 {
 		z.Factor = "0"
 	}
-	if z.Policy, err = source.policyFor(z, factor, h.StoreErrorPolicy); err != nil {
+	if z.LimitSets, err = source.limitSetsFor(z, factor, h.StoreErrorPolicy); err != nil {
 		return nil, err
 	}
 	if c.Settle != nil {
@@ -280,9 +280,9 @@ func (c *Zone) allLimits() []Limit {
 	return append([]Limit{first}, c.Limits...)
 }
 
-// checkPolicy checks the settings that choose the limits of a key: max_events, limits,
+// checkLimitSets checks the settings that choose the limits of a key: max_events, limits,
 // concurrency, plan, override and ban. It doesn't check the limits themselves.
-func (c *Zone) checkPolicy() error {
+func (c *Zone) checkLimitSets() error {
 	switch {
 	case c.MaxEvents == 0 && c.Window != 0:
 		return errors.New("events (max_events in JSON) is missing or 0, and must be above 0: write for example events 10")

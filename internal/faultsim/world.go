@@ -289,7 +289,7 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 	compiled.CompileOverride = func(text string) (*limiter.LimitSet, time.Time, error) {
 		return z.overriddenBy(text).compileSet(l, compiled.Keys), time.Time{}, nil
 	}
-	compiled.Policy = &limiter.Policy{DefaultSet: z.compileSet(l, compiled.Keys)}
+	compiled.LimitSets = &limiter.LimitSets{DefaultSet: z.compileSet(l, compiled.Keys)}
 	if z.settles {
 		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}")))
 	}

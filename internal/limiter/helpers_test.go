@@ -23,7 +23,7 @@ func newTestLimiter(t *testing.T, z *Zone) *Limiter {
 	z.Name, z.Keys, z.Enforce = "api", []keys.Template{keys.NewKey("", keys.Form{})}, 100
 	z.BodyNeeds.Keys = make([]bodies.Kinds, len(z.Keys))
 	z.Metrics, z.KeyWarnings, z.Logger = telemetry.Zone{Disabled: true}, NewKeyWarnings(z.Keys, nil), zap.NewNop()
-	z.Policy = &Policy{DefaultSet: &LimitSet{Limits: []*algorithms.Limit{limit}}}
+	z.LimitSets = &LimitSets{DefaultSet: &LimitSet{Limits: []*algorithms.Limit{limit}}}
 	z.DefaultSet.NameBudgets(z.Name, z.Keys)
 	return &Limiter{
 		Zones: []*Zone{z}, Store: inMemory(), SlotLines: ProcessSlotLines,

@@ -2,7 +2,7 @@
 // denies it. It never reads configuration: the root package compiles each zone, and fills in a Limiter.
 //
 // A request runs through the files in this order. Serve (serve.go) collects the zones that limit the request (request.go):
-// each zone makes its key (key.go), and finds the limits of this key (policy.go, overrides.go) and the cost (number.go).
+// each zone makes its key (key.go), and finds the limits of this key (limit_sets.go, overrides.go) and the cost (number.go).
 // The store decides all zones in one call, after a wait for slots if need be (slot_wait.go), and an allowed request may be
 // delayed (delay.go). Both kinds of responses have header fields (headers.go). A denied request gets its response
 // (denial.go, denial_grpc.go) and a log line (denial_log.go). An allowed one goes to the next handler, and its response

@@ -32,7 +32,7 @@ type Zone struct {
 	Enforce  float64               // the share of keys whose requests can be denied, in percent
 
 	// The limits of a key.
-	*Policy                         // of the configuration
+	*LimitSets                      // of the configuration
 	RuntimeOverrides bool           // the store can have overrides, too
 	KnownOverrides   KnownOverrides // the ones that this instance has found there
 	// CompileOverride compiles a run-time override from the form that a store keeps. until is when the override ends,
@@ -46,7 +46,7 @@ type Zone struct {
 	Mode      algorithms.Mode
 	Cost      *cost.Sum     // nil if it doesn't vary
 	FixedCost int64         // in events, of every request, if Cost is nil
-	Factor    string        // 0, or text with placeholders; otherwise empty, because the policy has the factor
+	Factor    string        // 0, or text with placeholders; otherwise empty, because the limit sets have the factor
 	Delay     *lines.Policy // nil: no request is delayed
 	Settle    *SettlePolicy // nil: charges stay
 

@@ -35,9 +35,9 @@ type Budgets struct {
 	Ban    *store.Ban
 }
 
-// Policy holds the limits of all keys of a zone, as configured. It doesn't change after it is
+// LimitSets holds the limits of all keys of a zone, as configured. It doesn't change after it is
 // compiled, so all limiters of a shared zone can have the same.
-type Policy struct {
+type LimitSets struct {
 	DefaultSet *LimitSet // for keys without an override, and values that plan doesn't list
 	Overrides  Overrides
 	PlanBy     keys.Template
@@ -96,7 +96,7 @@ type NamedSet struct {
 }
 
 // Sets returns all limit sets of the configuration: the one of the zone, then those of plans, then those of overrides.
-func (p *Policy) Sets() []NamedSet {
+func (p *LimitSets) Sets() []NamedSet {
 	sets := p.SetsWithoutOverrides()
 	for _, key := range slices.Sorted(maps.Keys(p.Overrides.All)) {
 		sets = append(sets, NamedSet{"override", key, p.Overrides.All[key]})
@@ -105,7 +105,7 @@ func (p *Policy) Sets() []NamedSet {
 }
 
 // SetsWithoutOverrides returns the limit sets that keys without an override can have.
-func (p *Policy) SetsWithoutOverrides() []NamedSet {
+func (p *LimitSets) SetsWithoutOverrides() []NamedSet {
 	sets := []NamedSet{{LimitSet: p.DefaultSet}}
 	for _, value := range slices.Sorted(maps.Keys(p.PlanSets)) {
 		sets = append(sets, NamedSet{"plan", value, p.PlanSets[value]})

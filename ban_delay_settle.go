@@ -173,8 +173,8 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 }
 
 // policy returns the compiled option delay of a zone. Zones of one name share their places.
-func (d *Delay) policy(zone string, singleKey bool) *lines.Policy {
-	return &lines.Policy{
+func (d *Delay) policy(zone string, singleKey bool) *lines.DelayPolicy {
+	return &lines.DelayPolicy{
 		MaxDelay: d.maxWait(), MaxPlaces: cmp.Or(d.Held, defaultHeld), SingleKey: singleKey, Places: limiter.DelayPlacesOf(zone),
 	}
 }

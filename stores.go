@@ -30,13 +30,13 @@ type redisBackend struct {
 	keyPrefix string
 	health    admin.HealthLog
 	outageLog outageLog
-	slotLines *lines.Slots
+	slotLines *lines.SlotLines
 }
 
 // newBackend returns a backend that opens no connection yet. It calls logger for each message,
 // because the backend can outlive a configuration and its loggers.
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend, error) {
-	b := &redisBackend{keyPrefix: o.KeyPrefix, health: admin.NewHealthLog(), slotLines: lines.NewSlots(lines.FirstPause, lines.MaxPause)}
+	b := &redisBackend{keyPrefix: o.KeyPrefix, health: admin.NewHealthLog(), slotLines: lines.NewSlotLines(lines.FirstPause, lines.MaxPause)}
 	var err error
 	b.redis, err = redisstore.Open(o, redisstore.Hooks{
 		ClockStepped: func(back time.Duration) {

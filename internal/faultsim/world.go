@@ -169,7 +169,7 @@ type instance struct {
 	redis   redisstore.Redis
 	backend *backend
 	local   *store.Memory // the budgets while Redis fails
-	lines   *lines.Slots
+	lines   *lines.SlotLines
 	places  map[string]*lines.Places // by zone
 }
 
@@ -202,7 +202,7 @@ func (b *backend) IsCluster() bool                       { _, is := b.redis.(*re
 func (w *world) newInstance(number int) *instance {
 	i := &instance{
 		number: number, client: w.network.NewClient(0), serving: make(map[*record]bool),
-		local: store.NewMemory(100_000), lines: lines.NewSlots(lines.FirstPause, lines.MaxPause), places: make(map[string]*lines.Places),
+		local: store.NewMemory(100_000), lines: lines.NewSlotLines(lines.FirstPause, lines.MaxPause), places: make(map[string]*lines.Places),
 	}
 	i.client.SetDelay(w.scenario.delay, 2*w.scenario.delay)
 	o := w.redis
@@ -294,7 +294,7 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}")))
 	}
 	if z.delay > 0 {
-		compiled.Delay = &lines.Policy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: places}
+		compiled.Delay = &lines.DelayPolicy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: places}
 	}
 	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
 	compiled.KeyWarnings = limiter.NewKeyWarnings(compiled.Keys, nil)

@@ -46,7 +46,7 @@ func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int
 		handler: &Limiter{Store: budgets, SlotLines: ProcessSlotLines},
 		zone: &Zone{
 			Name: "api", Metrics: telemetry.Zone{Disabled: true},
-			Delay: &lines.Policy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: NewDelayPlaces()},
+			Delay: &lines.DelayPolicy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: NewDelayPlaces()},
 		},
 		limit: store.NewLimit("api", "", l),
 	}

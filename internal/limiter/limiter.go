@@ -31,7 +31,7 @@ type Limiter struct {
 	Backend          Backend // the Redis of the store; nil for a store in memory
 	InRedis          bool    // the budgets are in Redis, or would be outside of a simulation
 	StoreErrorPolicy StoreErrorPolicy
-	SlotLines        *lines.Slots
+	SlotLines        *lines.SlotLines
 	// ReportFailure logs a failure of the store, or that a request was shed, unless it has just done so.
 	ReportFailure func(error)
 	// ReportCorrectionFailure is called when corrections of charges may be lost.

@@ -139,7 +139,7 @@ func TestNotifyOfClientThatLeaves(t *testing.T) {
 		n := newNotifyTest(t, inMemory(), "year")
 		n.addZone(t, "slow", time.Hour, 100)
 		n.zones["plan"].Delay = nil
-		n.zones["slow"].Delay = &lines.Policy{MaxDelay: time.Hour.Microseconds(), MaxPlaces: 10, Places: NewDelayPlaces()}
+		n.zones["slow"].Delay = &lines.DelayPolicy{MaxDelay: time.Hour.Microseconds(), MaxPlaces: 10, Places: NewDelayPlaces()}
 		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: time.Minute.Microseconds()})
 		if err != nil {
 			t.Fatal(err)

@@ -25,8 +25,8 @@ const (
 	maxSlotPause   = time.Duration(lines.MaxPause) * time.Microsecond
 )
 
-func newSlotLines(firstPause, maxPause time.Duration) *lines.Slots {
-	return lines.NewSlots(firstPause.Microseconds(), maxPause.Microseconds())
+func newSlotLines(firstPause, maxPause time.Duration) *lines.SlotLines {
+	return lines.NewSlotLines(firstPause.Microseconds(), maxPause.Microseconds())
 }
 
 // slotTest is a handler in this process whose zones have slots that can be waited for.
@@ -46,7 +46,7 @@ func (s *slotTest) addZone(t *testing.T, name string, maxWait time.Duration, pla
 	t.Helper()
 	s.zones[name] = &Zone{
 		Name: name, Metrics: telemetry.Zone{Disabled: true},
-		Delay: &lines.Policy{MaxDelay: maxWait.Microseconds(), MaxPlaces: places, Places: NewDelayPlaces()},
+		Delay: &lines.DelayPolicy{MaxDelay: maxWait.Microseconds(), MaxPlaces: places, Places: NewDelayPlaces()},
 	}
 }
 
@@ -89,7 +89,7 @@ func (s *slotTest) wantIdle(t *testing.T) {
 }
 
 // wantNoLines checks that nobody waits.
-func wantNoLines(t *testing.T, slots *lines.Slots) {
+func wantNoLines(t *testing.T, slots *lines.SlotLines) {
 	t.Helper()
 	if requests, lines := slots.Waiting(); requests != 0 || lines != 0 {
 		t.Errorf("%d requests wait in %d lines, want none", requests, lines)

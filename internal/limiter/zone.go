@@ -44,11 +44,11 @@ type Zone struct {
 
 	// The charge of a request.
 	Mode      algorithms.Mode
-	Cost      *cost.Sum     // nil if it doesn't vary
-	FixedCost int64         // in events, of every request, if Cost is nil
-	Factor    string        // 0, or text with placeholders; otherwise empty, because the limit sets have the factor
-	Delay     *lines.Policy // nil: no request is delayed
-	Settle    *SettlePolicy // nil: charges stay
+	Cost      *cost.Sum          // nil if it doesn't vary
+	FixedCost int64              // in events, of every request, if Cost is nil
+	Factor    string             // 0, or text with placeholders; otherwise empty, because the limit sets have the factor
+	Delay     *lines.DelayPolicy // nil: no request is delayed
+	Settle    *SettlePolicy      // nil: charges stay
 
 	// The bodies of requests.
 	BodyNeeds  BodyNeeds

@@ -16,7 +16,7 @@ type world struct {
 	*testing.T
 	random  *rand.Rand
 	memory  *store.Memory
-	slots   *Slots
+	slots   *SlotLines
 	zones   [2]*zoneModel
 	paces   map[slotKey]*pace
 	taken   map[slotKey]int64 // slots
@@ -28,7 +28,7 @@ type world struct {
 }
 
 type zoneModel struct {
-	Policy
+	DelayPolicy
 	store.ZoneRequest           // without key
 	counted           int64     // by CountWaiting
 	refunded          any       // the owner of the last refund of this step
@@ -84,7 +84,7 @@ func (w *world) come() {
 	for i, z := range c.zones {
 		q := z.ZoneRequest
 		q.Key = key
-		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, Zone{Policy: &z.Policy})
+		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, Zone{Delay: &z.DelayPolicy})
 		places, _, _ := w.places(z, "")
 		has, _, _ := w.places(z, key)
 		want[i] = z.MaxPlaces > places && (z.SingleKey || z.MaxPlaces-places > has)
@@ -459,13 +459,13 @@ func TestLaws(t *testing.T) {
 	passed := 0
 	for seed := range seedtest.Cases(t, uint64(200)) {
 		random := rand.New(rand.NewPCG(seed, 17))
-		w := &world{T: t, random: random, memory: store.NewMemory(1000), slots: NewSlots(FirstPause, MaxPause), now: hour}
+		w := &world{T: t, random: random, memory: store.NewMemory(1000), slots: NewSlotLines(FirstPause, MaxPause), now: hour}
 		w.paces, w.taken = make(map[slotKey]*pace), make(map[slotKey]int64)
 		maxDelay := 1 + random.Int64N(3*second)
 		for i := range w.zones {
 			z := &zoneModel{}
 			z.Zone, z.Cost = []string{"first", "second"}[i], 1
-			z.Policy = Policy{MaxDelay: maxDelay, MaxPlaces: 1 + random.Int64N(20), SingleKey: random.IntN(4) == 0}
+			z.DelayPolicy = DelayPolicy{MaxDelay: maxDelay, MaxPlaces: 1 + random.Int64N(20), SingleKey: random.IntN(4) == 0}
 			z.Places = NewPlaces(func(owner any, corrections []store.Correction) { w.refund(z, owner, corrections) })
 			z.CountWaiting = func(n int64) { z.counted += n }
 			if random.IntN(3) > 0 {

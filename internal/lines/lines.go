@@ -13,26 +13,26 @@ import (
 // Micros is a duration, or an instant of any clock that never goes back.
 type Micros = algorithms.Micros
 
-// Policy is the option delay of a zone.
-type Policy struct {
+// DelayPolicy is the option delay of a zone.
+type DelayPolicy struct {
 	MaxDelay  Micros // the longest delay of a request, for a slot and for limits together
 	MaxPlaces int64  // bounds the requests that are delayed, or decided, at the same time
 	SingleKey bool   // all requests of the zone have the same key
 	Places    *Places
-	// CountWaiting, if not nil, counts n more requests in the lines of the zone. It must not call the Slots.
+	// CountWaiting, if not nil, counts n more requests in the lines of the zone. It must not call the SlotLines.
 	CountWaiting func(n int64)
 }
 
-// Request is a request that one handler decides. In a zone with [Policy], a request without a free slot
+// Request is a request that one handler decides. In a zone with [DelayPolicy], a request without a free slot
 // waits for one. It holds no slot of the handler meanwhile, not even in another zone, because the store
 // takes all slots of a request or none. So requests of one handler never wait for each other in a circle.
 // With slots of several handlers they can, until the longest delay is over.
 //
 // Its driver follows these steps, one at a time:
 //
-//   - Call [Request.Reserve], then [Slots.Begin].
-//   - After [Ask], let the store decide, and call [Slots.Answered].
-//   - After [Wait], call [Slots.Join], and then [Slots.Look] until it returns something else. If that is
+//   - Call [Request.Reserve], then [SlotLines.Begin].
+//   - After [Ask], let the store decide, and call [SlotLines.Answered].
+//   - After [Wait], call [SlotLines.Join], and then [SlotLines.Look] until it returns something else. If that is
 //     Ask, make the corrections of [Request.PrepareShadows] before.
 //   - After [Decided], an allowed request that a limit delays may call [Request.Hold], and later
 //     [Request.Pass] or [Request.Abandon].
@@ -44,7 +44,7 @@ type Request struct {
 	Requests []store.ZoneRequest
 	Zones    []Zone // with the same indexes
 	// Wake is called when it may be the turn of a request earlier than before. wait is how long to wait at
-	// most before Look. Wake must not call the Slots. It must be set when the request joins a line.
+	// most before Look. Wake must not call the SlotLines. It must be set when the request joins a line.
 	Wake func(wait Micros)
 
 	asked   bool  // the store has decided
@@ -56,7 +56,7 @@ type Request struct {
 
 // Zone is the part of a [Request] about one zone.
 type Zone struct {
-	Policy *Policy // nil: the zone delays no request
+	Delay *DelayPolicy // nil: the zone delays no request
 
 	hasPlace bool
 	held     *heldRequest // on that place, while a limit delays the request
@@ -83,7 +83,7 @@ func (r *Request) IsHeld(zone int) bool { return r.Zones[zone].held != nil }
 // once. A request that peeks takes no place, and needs none to be released.
 func (r *Request) Reserve(mayWait func() bool) (reserved bool) {
 	for i := range r.Requests {
-		q, p := &r.Requests[i], r.Zones[i].Policy
+		q, p := &r.Requests[i], r.Zones[i].Delay
 		if p == nil || len(q.Limits) == 0 && q.Slots == nil {
 			continue
 		}
@@ -103,7 +103,7 @@ func (r *Request) Reserve(mayWait func() bool) (reserved bool) {
 // longestLimitDelay returns how long the limits of a zone can delay a request that has waited for a slot
 // before.
 func (r *Request) longestLimitDelay(zone int, waited Micros) Micros {
-	longest := r.Zones[zone].Policy.MaxDelay - waited
+	longest := r.Zones[zone].Delay.MaxDelay - waited
 	for _, l := range r.Requests[zone].Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
 		longest = min(longest, l.MaxDelay())
 	}
@@ -114,7 +114,7 @@ func (r *Request) longestLimitDelay(zone int, waited Micros) Micros {
 func (r *Request) Release() {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace && z.held == nil {
-			z.Policy.Places.release(r.Requests[i].Key)
+			z.Delay.Places.release(r.Requests[i].Key)
 			z.hasPlace = false
 		}
 	}
@@ -126,7 +126,7 @@ func (r *Request) Release() {
 func (r *Request) Hold(owner any) {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace && len(r.Requests[i].Limits) > 0 {
-			z.held = z.Policy.Places.hold(owner, r.Requests[i])
+			z.held = z.Delay.Places.hold(owner, r.Requests[i])
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (r *Request) Hold(owner any) {
 func (r *Request) Pass() {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.held != nil {
-			z.Policy.Places.pass(z.held)
+			z.Delay.Places.pass(z.held)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (r *Request) Pass() {
 func (r *Request) Abandon() {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.held != nil {
-			z.Policy.Places.abandon(z.held)
+			z.Delay.Places.abandon(z.held)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (r *Request) canWaitIn(zone int, now Micros) bool {
 }
 
 // waitsUntil returns when the request gives up in the line of a zone.
-func (r *Request) waitsUntil(zone int) Micros { return r.Came + r.Zones[zone].Policy.MaxDelay }
+func (r *Request) waitsUntil(zone int) Micros { return r.Came + r.Zones[zone].Delay.MaxDelay }
 
 // chargesDenials reports whether a zone charges the request even if it is denied. Such a request doesn't
 // wait for slots, because each decision would charge it again.
@@ -229,7 +229,7 @@ func (r *Request) beginWait() {
 	r.waits = true
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace {
-			z.Policy.Places.addAwaiting(r.Requests[i].Key, 1)
+			z.Delay.Places.addAwaiting(r.Requests[i].Key, 1)
 		}
 	}
 }
@@ -242,7 +242,7 @@ func (r *Request) endWait(now Micros) {
 	r.waits = false
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace {
-			z.Policy.Places.addAwaiting(r.Requests[i].Key, -1)
+			z.Delay.Places.addAwaiting(r.Requests[i].Key, -1)
 			r.Requests[i].MaxWait = r.longestLimitDelay(i, now-r.Came)
 		}
 	}

@@ -70,7 +70,7 @@ func (p *Places) change(key string, changed func(keyPlaces) keyPlaces) {
 // gets another place only while more places are free than the key has. So it leaves some for
 // other keys: one key alone gets half of the places, two keys get a third each. If all
 // requests have the same key, that key gets all places.
-func (o *Policy) reserve(key string) (reserved bool) {
+func (o *DelayPolicy) reserve(key string) (reserved bool) {
 	o.Places.change(key, func(k keyPlaces) keyPlaces {
 		if reserved = o.isFree(k); reserved {
 			k.taken++
@@ -81,14 +81,14 @@ func (o *Policy) reserve(key string) (reserved bool) {
 }
 
 // hasPlace reports whether reserve would take a place.
-func (o *Policy) hasPlace(key string) bool {
+func (o *DelayPolicy) hasPlace(key string) bool {
 	o.Places.mu.Lock()
 	defer o.Places.mu.Unlock()
 	return o.isFree(o.Places.byKey[key])
 }
 
 // isFree reports whether a key with these places gets another one.
-func (o *Policy) isFree(k keyPlaces) bool {
+func (o *DelayPolicy) isFree(k keyPlaces) bool {
 	free := o.MaxPlaces - o.Places.taken
 	return free > 0 && (k.taken < free || o.SingleKey)
 }

@@ -14,7 +14,7 @@ func TestPlacesUnderFlood(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(50)) {
 		random := rand.New(rand.NewPCG(seed, 16))
 		places := int64(1) << (1 + random.IntN(9))
-		p := &Policy{MaxPlaces: places, Places: NewPlaces(nil)}
+		p := &DelayPolicy{MaxPlaces: places, Places: NewPlaces(nil)}
 		q, keys := p.Places, []string{"flood", "b", "c"}[:1+random.IntN(3)]
 		has := func(key string) int64 { return q.byKey[key].taken }
 		for step := range 20 * places {
@@ -48,7 +48,7 @@ func TestPlacesUnderFlood(t *testing.T) {
 }
 
 // check checks what holds for places at any time.
-func (o *Policy) check(t *testing.T) {
+func (o *DelayPolicy) check(t *testing.T) {
 	t.Helper()
 	p, sum := o.Places, int64(0)
 	for key, k := range p.byKey {
@@ -62,7 +62,7 @@ func (o *Policy) check(t *testing.T) {
 	}
 }
 
-func (o *Policy) wantEmpty(t *testing.T) {
+func (o *DelayPolicy) wantEmpty(t *testing.T) {
 	t.Helper()
 	if places, keys := o.Places.Taken(); places != 0 || keys != 0 {
 		t.Errorf("%d places are taken, by %v, want none", places, o.Places.byKey)

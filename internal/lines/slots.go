@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Slots holds the lines of the requests that wait for a slot of one store, one line per key. Requests
+// SlotLines holds the lines of the requests that wait for a slot of one store, one line per key. Requests
 // stand in the order in which they came. Only the first one asks the store. It asks at once when
 // this process has given a slot of the key back. Otherwise it asks after pauses, because another
 // process may have given one back.
@@ -16,8 +16,8 @@ import (
 // The lines outlive configurations, because waiting requests do. Each waiting request has a
 // place in its zone. This bounds the memory.
 //
-// Slots must be made by [NewSlots], and is safe for concurrent use. A [Request] is not.
-type Slots struct {
+// SlotLines must be made by [NewSlotLines], and is safe for concurrent use. A [Request] is not.
+type SlotLines struct {
 	firstPause, maxPause Micros // between two questions of a line
 
 	waiting atomic.Int64 // the number of requests in all lines; written under mu
@@ -34,9 +34,9 @@ const (
 	MaxPause Micros = 250_000
 )
 
-// NewSlots returns Slots without lines. The pauses are usually [FirstPause] and [MaxPause].
-func NewSlots(firstPause, maxPause Micros) *Slots {
-	return &Slots{firstPause: firstPause, maxPause: maxPause, byKey: make(map[slotKey]*line)}
+// NewSlotLines returns SlotLines without lines. The pauses are usually [FirstPause] and [MaxPause].
+func NewSlotLines(firstPause, maxPause Micros) *SlotLines {
+	return &SlotLines{firstPause: firstPause, maxPause: maxPause, byKey: make(map[slotKey]*line)}
 }
 
 // slotKey names the slots of a key in a zone of the store.
@@ -61,7 +61,7 @@ func (r *Request) slotKey(zone int) slotKey {
 }
 
 // Waiting returns how many requests wait, and in how many lines.
-func (s *Slots) Waiting() (requests int64, lines int) {
+func (s *SlotLines) Waiting() (requests int64, lines int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting.Load(), len(s.byKey)
@@ -69,7 +69,7 @@ func (s *Slots) Waiting() (requests int64, lines int) {
 
 // Begin begins with a request that has reserved its places. It returns Ask, Wait with a zone for Join, or
 // Decided: the request is denied.
-func (s *Slots) Begin(r *Request, now Micros) (next Step, zone int) {
+func (s *SlotLines) Begin(r *Request, now Micros) (next Step, zone int) {
 	zone = s.occupiedLine(r)
 	switch {
 	case zone < 0:
@@ -84,7 +84,7 @@ func (s *Slots) Begin(r *Request, now Micros) (next Step, zone int) {
 
 // occupiedLine returns a zone of the request in which other requests wait for a slot of its key, or
 // -1.
-func (s *Slots) occupiedLine(r *Request) int {
+func (s *SlotLines) occupiedLine(r *Request) int {
 	if s.waiting.Load() == 0 || r.chargesDenials() {
 		return -1
 	}
@@ -92,7 +92,7 @@ func (s *Slots) occupiedLine(r *Request) int {
 	defer s.mu.Unlock()
 	for i := range r.Requests {
 		q := &r.Requests[i]
-		if q.Slots != nil && !q.Shadow && r.Zones[i].Policy != nil && s.byKey[r.slotKey(i)] != nil {
+		if q.Slots != nil && !q.Shadow && r.Zones[i].Delay != nil && s.byKey[r.slotKey(i)] != nil {
 			return i
 		}
 	}
@@ -101,7 +101,7 @@ func (s *Slots) occupiedLine(r *Request) int {
 
 // Answered is called when the store has decided. It returns Wait with a zone for Join if the request lacks
 // nothing but slots for which it can wait, otherwise Decided.
-func (s *Slots) Answered(r *Request, allowed bool, now Micros) (next Step, zone int) {
+func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, zone int) {
 	r.asked = true
 	if !allowed {
 		if zone := r.missingSlot(now); zone >= 0 {
@@ -118,7 +118,7 @@ func (s *Slots) Answered(r *Request, allowed bool, now Micros) (next Step, zone 
 // Join puts a request into the line of a zone. If it stands in another line, it leaves
 // that line. If it has just asked as the first of this line, the next question comes after a
 // pause. Join returns how long to wait at most before Look.
-func (s *Slots) Join(r *Request, zone int, now Micros) (wait Micros) {
+func (s *SlotLines) Join(r *Request, zone int, now Micros) (wait Micros) {
 	r.beginWait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Slots) Join(r *Request, zone int, now Micros) (wait Micros) {
 }
 
 // Leave removes a request from its line, if it stands in one, because it won't be decided.
-func (s *Slots) Leave(r *Request, now Micros) {
+func (s *SlotLines) Leave(r *Request, now Micros) {
 	if r.line == nil {
 		return
 	}
@@ -144,7 +144,7 @@ func (s *Slots) Leave(r *Request, now Micros) {
 }
 
 // leave removes a request from its line. If the request was asking, slots says whether others may still be free.
-func (s *Slots) leave(r *Request, slots remaining, now Micros) {
+func (s *SlotLines) leave(r *Request, slots remaining, now Micros) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(r, slots, now)
@@ -153,7 +153,7 @@ func (s *Slots) leave(r *Request, slots remaining, now Micros) {
 // Look returns Ask if a request that stands in a line is to ask the store now. It returns Decided if the time
 // of the request is over: it is denied, and stands in no line. Otherwise it returns Wait, and how long to
 // wait at most before the next Look.
-func (s *Slots) Look(r *Request, now Micros) (next Step, wait Micros) {
+func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
 	next, wait = s.look(r, now)
 	if next != Wait {
 		r.endWait(now)
@@ -164,7 +164,7 @@ func (s *Slots) Look(r *Request, now Micros) (next Step, wait Micros) {
 	return next, wait
 }
 
-func (s *Slots) look(r *Request, now Micros) (next Step, wait Micros) {
+func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now >= r.waitsUntil(r.Line()) {
@@ -184,7 +184,7 @@ func (s *Slots) look(r *Request, now Micros) (next Step, wait Micros) {
 }
 
 // wait returns how long a request in a line waits at most before the next Look.
-func (s *Slots) wait(r *Request, now Micros) Micros {
+func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	wait := max(r.waitsUntil(r.Line())-now, 0)
 	switch {
 	case r.line.first() != r || r.line.asker != nil:
@@ -197,7 +197,7 @@ func (s *Slots) wait(r *Request, now Micros) Micros {
 }
 
 // earlierLine returns a zone for whose slot a request waits that came earlier, or -1.
-func (s *Slots) earlierLine(r *Request) int {
+func (s *SlotLines) earlierLine(r *Request) int {
 	for i := range r.Requests {
 		if i == r.Line() || r.Requests[i].Slots == nil || !r.Zones[i].hasPlace {
 			continue
@@ -211,7 +211,7 @@ func (s *Slots) earlierLine(r *Request) int {
 
 // Wake makes the first requests of lines ask the store, because corrections have given slots back. Requests
 // that join later ask by themselves. So Wake must come after the corrections.
-func (s *Slots) Wake(corrections []store.Correction) {
+func (s *SlotLines) Wake(corrections []store.Correction) {
 	if s.waiting.Load() == 0 {
 		return
 	}
@@ -231,7 +231,7 @@ func (s *Slots) Wake(corrections []store.Correction) {
 
 // insert puts a request into a line. A new line asks at once, because a slot may have been
 // given back after the request asked, and before it joined.
-func (s *Slots) insert(r *Request, zone int, now Micros) {
+func (s *SlotLines) insert(r *Request, zone int, now Micros) {
 	key := r.slotKey(zone)
 	r.line = s.byKey[key]
 	if r.line == nil {
@@ -249,7 +249,7 @@ func (s *Slots) insert(r *Request, zone int, now Micros) {
 		r.element = r.line.requests.InsertAfter(r, before)
 	}
 	s.waiting.Add(1)
-	r.Zones[zone].Policy.countWaiting(1)
+	r.Zones[zone].Delay.countWaiting(1)
 }
 
 // remaining says whether slots may be free when a request leaves a line.
@@ -262,7 +262,7 @@ const (
 
 // remove removes a request from its line, if it stands in one. If the request was asking, slots says whether others may
 // still be free.
-func (s *Slots) remove(r *Request, slots remaining, now Micros) {
+func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	line := r.line
 	if line == nil {
 		return
@@ -270,7 +270,7 @@ func (s *Slots) remove(r *Request, slots remaining, now Micros) {
 	line.requests.Remove(r.element)
 	r.line, r.element = nil, nil
 	s.waiting.Add(-1)
-	r.Zones[r.zone].Policy.countWaiting(-1)
+	r.Zones[r.zone].Delay.countWaiting(-1)
 	if line.asker == r {
 		line.asker = nil
 		line.mayBeFree = line.mayBeFree || bool(slots)
@@ -283,7 +283,7 @@ func (s *Slots) remove(r *Request, slots remaining, now Micros) {
 	}
 }
 
-func (o *Policy) countWaiting(n int64) {
+func (o *DelayPolicy) countWaiting(n int64) {
 	if o.CountWaiting != nil {
 		o.CountWaiting(n)
 	}
@@ -293,4 +293,4 @@ func (o *Policy) countWaiting(n int64) {
 func (l *line) first() *Request { return l.requests.Front().Value.(*Request) }
 
 // wakeFirst makes the first request of a line look whether it is its turn.
-func (s *Slots) wakeFirst(l *line, now Micros) { l.first().Wake(s.wait(l.first(), now)) }
+func (s *SlotLines) wakeFirst(l *line, now Micros) { l.first().Wake(s.wait(l.first(), now)) }

@@ -19,7 +19,7 @@ func newWaiting(came Micros, zones ...string) *Request {
 	r := &Request{Came: came, Wake: func(Micros) {}}
 	for _, zone := range zones {
 		r.Requests = append(r.Requests, store.ZoneRequest{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}})
-		r.Zones = append(r.Zones, Zone{Policy: &Policy{MaxDelay: hour, MaxPlaces: 1, Places: NewPlaces(nil)}})
+		r.Zones = append(r.Zones, Zone{Delay: &DelayPolicy{MaxDelay: hour, MaxPlaces: 1, Places: NewPlaces(nil)}})
 	}
 	r.Reserve(always)
 	return r
@@ -58,7 +58,7 @@ func TestWhoWaits(t *testing.T) {
 			r.Requests[1].Mode, r.Requests[1].Shadow = algorithms.Uniform, true
 		}, hour, 0},
 	} {
-		s, r := NewSlots(second, second), newWaiting(hour, "a", "b")
+		s, r := NewSlotLines(second, second), newWaiting(hour, "a", "b")
 		r.Requests[0].Outcome, r.Requests[1].Outcome = noSlot(), allowed()
 		test.change(r)
 		want, wantZone := Wait, test.want
@@ -78,7 +78,7 @@ func allowed() store.Outcome {
 
 // A newcomer waits behind others, or is denied without asking the store if it can't wait.
 func TestNewcomer(t *testing.T) {
-	s, waiting := NewSlots(second, second), newWaiting(hour, "a")
+	s, waiting := NewSlotLines(second, second), newWaiting(hour, "a")
 	newcomer := newWaiting(hour+1, "b", "a")
 	if next, _ := s.Begin(newcomer, hour+1); next != Ask {
 		t.Errorf("step %d without a line, want that it asks", next)

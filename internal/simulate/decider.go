@@ -34,8 +34,8 @@ type Decider struct {
 	events    agenda.Agenda[event]
 	capacity  int            // for further requests whose end is awaited
 	free      []*openRequest // to be used again
-	slots     *lines.Slots
-	policies  []lines.Policy // by the index of the zone
+	slots     *lines.SlotLines
+	policies  []lines.DelayPolicy // by the index of the zone
 	nextSweep algorithms.Micros
 	decided   int64 // requests since the last sweep
 
@@ -47,11 +47,11 @@ func NewDecider(c Configuration, observers ...Observer) *Decider {
 	zones := c.Zones()
 	d := &Decider{
 		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant, capacity: maxRunning,
-		slots: lines.NewSlots(lines.FirstPause, lines.MaxPause), policies: make([]lines.Policy, len(zones)),
+		slots: lines.NewSlotLines(lines.FirstPause, lines.MaxPause), policies: make([]lines.DelayPolicy, len(zones)),
 	}
 	for i := range zones {
 		z := &zones[i]
-		d.policies[i] = lines.Policy{MaxDelay: z.MaxDelay, MaxPlaces: z.Places, SingleKey: z.SingleKey, Places: lines.NewPlaces(nil)}
+		d.policies[i] = lines.DelayPolicy{MaxDelay: z.MaxDelay, MaxPlaces: z.Places, SingleKey: z.SingleKey, Places: lines.NewPlaces(nil)}
 	}
 	return d
 }

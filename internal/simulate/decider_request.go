@@ -64,7 +64,7 @@ func (o *openRequest) comeToHandler(d *Decider) {
 		r.MaxWait = 0
 		zone := lines.Zone{}
 		if policy := &d.policies[h.Zones[i].Zone]; policy.MaxDelay > 0 {
-			zone.Policy = policy
+			zone.Delay = policy
 		}
 		o.wait.Zones = append(o.wait.Zones, zone)
 	}

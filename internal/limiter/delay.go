@@ -39,7 +39,7 @@ func (state *State) reservePlaces() (reserved bool) {
 	}
 	state.Wait.Requests, state.Wait.Zones = state.Requests, slices.Grow(state.waitRoom[:0], len(state.Entries))
 	for i := range state.Entries {
-		state.Wait.Zones = append(state.Wait.Zones, lines.Zone{Delay: state.Entries[i].Zone.Delay})
+		state.Wait.Zones = append(state.Wait.Zones, lines.ZoneWait{Delay: state.Entries[i].Zone.Delay})
 	}
 	return state.Wait.Reserve(func() bool { return state.Explained || state.Body.MoveToDelayed() })
 }

@@ -47,7 +47,7 @@ type State struct {
 	requestRoom    [1]store.ZoneRequest
 	correctionRoom [1]store.Correction
 	decisionRoom   [2]algorithms.Decision
-	waitRoom       [1]lines.Zone
+	waitRoom       [1]lines.ZoneWait
 	fieldRoom      [2]string
 }
 

@@ -84,7 +84,7 @@ func (w *world) come() {
 	for i, z := range c.zones {
 		q := z.ZoneRequest
 		q.Key = key
-		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, Zone{Delay: &z.DelayPolicy})
+		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, ZoneWait{Delay: &z.DelayPolicy})
 		places, _, _ := w.places(z, "")
 		has, _, _ := w.places(z, key)
 		want[i] = z.MaxPlaces > places && (z.SingleKey || z.MaxPlaces-places > has)

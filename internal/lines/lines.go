@@ -42,7 +42,7 @@ type DelayPolicy struct {
 type Request struct {
 	Came     Micros // to the handler
 	Requests []store.ZoneRequest
-	Zones    []Zone // with the same indexes
+	Zones    []ZoneWait // with the same indexes
 	// Wake is called when it may be the turn of a request earlier than before. wait is how long to wait at
 	// most before Look. Wake must not call the SlotLines. It must be set when the request joins a line.
 	Wake func(wait Micros)
@@ -54,8 +54,8 @@ type Request struct {
 	element *list.Element // in that line
 }
 
-// Zone is the part of a [Request] about one zone.
-type Zone struct {
+// ZoneWait is how a [Request] waits in one zone.
+type ZoneWait struct {
 	Delay *DelayPolicy // nil: the zone delays no request
 
 	hasPlace bool

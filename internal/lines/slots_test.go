@@ -19,7 +19,7 @@ func newWaiting(came Micros, zones ...string) *Request {
 	r := &Request{Came: came, Wake: func(Micros) {}}
 	for _, zone := range zones {
 		r.Requests = append(r.Requests, store.ZoneRequest{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}})
-		r.Zones = append(r.Zones, Zone{Delay: &DelayPolicy{MaxDelay: hour, MaxPlaces: 1, Places: NewPlaces(nil)}})
+		r.Zones = append(r.Zones, ZoneWait{Delay: &DelayPolicy{MaxDelay: hour, MaxPlaces: 1, Places: NewPlaces(nil)}})
 	}
 	r.Reserve(always)
 	return r

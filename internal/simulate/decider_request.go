@@ -62,7 +62,7 @@ func (o *openRequest) comeToHandler(d *Decider) {
 		end := len(decisions) + len(r.Limits)
 		r.Outcome.Decisions, decisions = decisions[len(decisions):len(decisions):end], decisions[:end]
 		r.MaxWait = 0
-		zone := lines.Zone{}
+		zone := lines.ZoneWait{}
 		if policy := &d.policies[h.Zones[i].Zone]; policy.MaxDelay > 0 {
 			zone.Delay = policy
 		}

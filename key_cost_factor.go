@@ -171,7 +171,7 @@ func (n Number) sum(option string) (*cost.Sum, error) {
 	if n == "" {
 		return nil, nil
 	}
-	sum, err := cost.Parse(string(n))
+	sum, err := cost.Parse(string(n), shorthand.LacksBraces)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q %w", option, string(n), err)
 	}

@@ -28,10 +28,10 @@ flags=("${build[@]}" -vet off)
 export GOGC=400 # most processes live for seconds, and their garbage can stay
 
 # The packages in whose tests goroutines meet run under the race detector, which makes them several times
-# slower. In a few of their tests only one goroutine or a server computes, for long, or they count allocations, which
-# the race detector adds to: these tests run without it.
+# slower. In a few tests of the stores only one goroutine or a server computes, for long, or they count allocations,
+# which the race detector adds to: these tests run without it. Elsewhere another program would cost more than it saves.
 meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limiter|lines|readahead|relay|telemetry|topk))$'
-alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
+alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|(Take|MemoryTake|Failover|DenyCache)Allocates(Nothing)?'
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers)'
 alone+='|Memory(ReclaimIsBounded|(Limits|Zones)CostNothing|OverflowIsOneBudget|ListsInOneOrder)'
 alone+='|(Permissions|DenyCache)?Conforms?|Cluster)$'
@@ -68,7 +68,7 @@ case "$*" in
 		run browser internal/browsertest ./... # in a module of its own
 	} &
 	run race . -race -skip "$alone" $(go list ./... | grep -E "$meet")
-	run alone . -run "$alone" ./internal/accesslog ./internal/limiter ./redisstore ./store
+	run alone . -run "$alone" ./redisstore ./store
 	run others . $(go list ./... | grep -vE "$meet|/(docs|e2e)$")
 	run simulated internal/faultsim . ./simredis
 	run linear internal/faultsim -race ./linear

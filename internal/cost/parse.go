@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/shorthand"
 )
 
 // Form says what a sum looks like. Only Caddyfiles have short names of placeholders, so it and the errors have the full names.
@@ -20,9 +18,9 @@ var words = regexp.MustCompile(`\{[^{}]*\}|[+*{}]|[^\s+*{}]+`)
 //	5*{header.X-Output} + {header.X-Input} or {header.X-Prompt} + 10 min 1 max 4000
 //
 // A term is a number, or a placeholder with a factor before it and alternatives behind it. Numbers have up to six
-// decimals.
-func Parse(text string) (*Sum, error) {
-	p := &parser{words: words.FindAllString(text, -1), sum: &Sum{text: strings.TrimSpace(text), max: Max}}
+// decimals. lacksBraces reports whether a text is the name of a placeholder without its braces. Only errors need it.
+func Parse(text string, lacksBraces func(string) bool) (*Sum, error) {
+	p := &parser{words: words.FindAllString(text, -1), sum: &Sum{text: strings.TrimSpace(text), max: Max}, lacksBraces: lacksBraces}
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
@@ -31,8 +29,9 @@ func Parse(text string) (*Sum, error) {
 
 // parser reads a sum word by word.
 type parser struct {
-	words []string
-	sum   *Sum
+	words       []string
+	sum         *Sum
+	lacksBraces func(string) bool
 }
 
 // next returns the next word without taking it. It is empty at the end.
@@ -99,7 +98,7 @@ func (p *parser) parseTerm() error {
 	t := term{factor: unit}
 	if !isPlaceholder(p.next()) {
 		word := p.take()
-		number, err := parseNumber(word)
+		number, err := p.parseNumber(word)
 		switch {
 		case err != nil:
 			return err
@@ -135,11 +134,11 @@ func quoted(word string) string {
 func isPlaceholder(word string) bool { return len(word) > 1 && word[0] == '{' }
 
 // parseNumber reads a number of a sum, in millionths.
-func parseNumber(word string) (uint64, error) {
+func (p *parser) parseNumber(word string) (uint64, error) {
 	number, ok := parseDecimal(word)
 	_, decimals, _ := strings.Cut(word, ".")
 	switch {
-	case shorthand.LacksBraces(word):
+	case !ok && p.lacksBraces(word):
 		return 0, fmt.Errorf("has %s, the name of a placeholder, without its braces: write {%[1]s}", word)
 	case !ok:
 		return 0, fmt.Errorf("has %s where a number from 0 or a placeholder is expected: write for example %s", quoted(word), Form)

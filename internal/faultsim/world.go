@@ -281,7 +281,7 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 	compiled := &limiter.Zone{
 		Name: z.name, Logger: zap.NewNop(), Keys: []keys.Template{keys.NewKey(key, keys.Form{})}, Enforce: 100,
 		Matchers: caddyhttp.MatcherSets{caddyhttp.MatcherSet{zoneMatcher(number)}},
-		Ban:      z.ban, Concurrency: z.slots, Cost: must(cost.Parse("{sim.cost}")),
+		Ban:      z.ban, Concurrency: z.slots, Cost: must(cost.Parse("{sim.cost}", nil)),
 		Status:  http.StatusTooManyRequests,
 		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
 		RuntimeOverrides: z.overridden,
@@ -291,7 +291,7 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 	}
 	compiled.LimitSets = &limiter.LimitSets{DefaultSet: z.compileSet(l, compiled.Keys)}
 	if z.settles {
-		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}")))
+		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}", nil)))
 	}
 	if z.delay > 0 {
 		compiled.Delay = &lines.DelayPolicy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: places}

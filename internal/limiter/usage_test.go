@@ -17,7 +17,7 @@ import (
 // parseCost returns the sum that a text describes.
 func parseCost(t *testing.T, text string) *cost.Sum {
 	t.Helper()
-	sum, err := cost.Parse(text)
+	sum, err := cost.Parse(text, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

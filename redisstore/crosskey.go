@@ -116,29 +116,22 @@ func overriddenError(groups []*keyGroup, requests int) error {
 func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.ZoneRequest) {
 	var refunds []store.Correction
 	var refunded []*store.ZoneRequest
+	var looks []store.ZoneRequest // at the budgets of refunded, without cost
 	for i := range requests {
 		r := &requests[i]
 		if r.Peek {
 			continue
 		}
-		if r.Mode == algorithms.Uniform { // denied requests are charged, too
-			refunds = append(refunds, undo(r, 0))
-			denyCharged(r)
-			continue
-		}
-		refunds = append(refunds, undo(r, algorithms.Forever))
-		if r.Outcome.Verdict == store.Allowed && len(r.Limits) > 0 {
+		refunds = append(refunds, undo(r))
+		if r.Mode != algorithms.Uniform && r.Outcome.Verdict == store.Allowed && len(r.Limits) > 0 {
 			refunded = append(refunded, r)
+			looks = append(looks, store.ZoneRequest{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode})
 		}
 	}
 	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if err := c.CorrectAt(waiting, now, refunds); err != nil || len(refunded) == 0 {
+	if err := c.CorrectAt(waiting, now, refunds); err != nil || len(looks) == 0 {
 		return
-	}
-	looks := make([]store.ZoneRequest, len(refunded)) // without cost
-	for i, r := range refunded {
-		looks[i] = store.ZoneRequest{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}
 	}
 	if _, err := c.takeKey(waiting, now, looks); err == nil { // a take after the correction sees its refund
 		for i, r := range refunded {
@@ -147,22 +140,26 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 	}
 }
 
-// undo removes the slot and the charges of a take from its outcome. It returns the correction that does the same in
-// Redis, where it gives back so many events.
-func undo(r *store.ZoneRequest, refund int64) store.Correction {
+// undo removes the slot and the charges of a take from its outcome, and returns the correction that does the same in
+// Redis. In mode uniform the charges stay, because denied requests are charged, too.
+func undo(r *store.ZoneRequest) store.Correction {
 	taken := *r
 	taken.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
 	if o := &r.Outcome; o.Slots.Taken {
 		o.Slots.Taken = false
 		o.Slots.InFlight--
 	}
-	if refund > 0 && r.Outcome.Verdict == store.Allowed {
+	if r.Mode == algorithms.Uniform {
+		denyCharged(r)
+		return store.Correction{Request: &taken, Leave: true}
+	}
+	if r.Outcome.Verdict == store.Allowed {
 		for i := range r.Outcome.Decisions {
 			d := &r.Outcome.Decisions[i]
 			d.Wait, d.Charged = 0, 0 // the request does not wait, and the refund is made here
 		}
 	}
-	return store.Correction{Request: &taken, Refund: refund, Leave: true}
+	return store.Correction{Request: &taken, Refund: algorithms.Forever, Leave: true}
 }
 
 // denyCharged sets when a request can come again that is charged although another key has denied it.

@@ -109,36 +109,33 @@ func (k *keyStates) removeWaitingLocked(a awaited) []*pendingCall {
 
 // endLocked records the end of a message of a store. Without a reply, the message can run until the deadline.
 // endLocked returns the calls to send again, and those that have waited for the message. If Redis is silent, or the
-// message is lost, takes of this store among them fail. Takes of other nodes of a cluster fail if the message is lost,
-// and they have waited for its slots.
+// message is lost, takes of this store among them fail. If it is lost, so do takes of other nodes of a cluster that have
+// waited for its slots.
 func (k *keyStates) endLocked(s *Store, m *message, deadline time.Time, silence error) (again []*pendingCall) {
-	lost := m.lost()
-	fails := func(c *pendingCall, ofOthers error) bool {
-		err := ofOthers
-		if c.store == s {
-			err = cmp.Or(silence, lost)
-		}
-		return err != nil && c.failTake(err)
-	}
-	for _, calls := range [...][]*pendingCall{m.calls, m.retries} {
-		for _, c := range calls {
-			if c.corrections != nil {
-				delete(k.correcting, c.key)
-				again = append(again, k.removeWaitingLocked(awaited{correctedKey: c.key})...)
-			}
-		}
+	for _, c := range m.calls {
+		again = append(again, k.endCorrectionsLocked(c)...)
 	}
 	for _, c := range m.retries {
 		c.sent, c.store = false, s
-		again = append(again, c)
+		again = append(append(again, c), k.endCorrectionsLocked(c)...)
 	}
-	again = slices.DeleteFunc(again, func(c *pendingCall) bool { return fails(c, nil) })
+	failure := cmp.Or(silence, m.lost())
+	again = failTakesOf(s, again, failure)
 	k.recordSlotsLocked(m, deadline)
 	for _, op := range m.slotsOps {
-		forSlots := k.removeWaitingLocked(awaited{slots: op.name})
-		again = append(again, slices.DeleteFunc(forSlots, func(c *pendingCall) bool { return fails(c, lost) })...)
+		forSlots := failTakesOf(s, k.removeWaitingLocked(awaited{slots: op.name}), failure)
+		again = append(again, failTakesOf(nil, forSlots, m.lost())...)
 	}
 	return again
+}
+
+// endCorrectionsLocked returns the calls that have waited for the corrections of a call, which are in flight no more.
+func (k *keyStates) endCorrectionsLocked(c *pendingCall) []*pendingCall {
+	if c.corrections == nil {
+		return nil
+	}
+	delete(k.correcting, c.key)
+	return k.removeWaitingLocked(awaited{correctedKey: c.key})
 }
 
 // countWaitingLocked returns how many calls of a store wait.
@@ -156,11 +153,18 @@ func (k *keyStates) countWaitingLocked(s *Store) (n int) {
 // failTakesLocked ends the takes of a store that wait.
 func (k *keyStates) failTakesLocked(s *Store, err error) {
 	for a, calls := range k.waiting {
-		calls = slices.DeleteFunc(calls, func(c *pendingCall) bool { return c.store == s && c.failTake(err) })
-		if k.waiting[a] = calls; len(calls) == 0 {
+		if k.waiting[a] = failTakesOf(s, calls, err); len(k.waiting[a]) == 0 {
 			delete(k.waiting, a)
 		}
 	}
+}
+
+// failTakesOf ends the takes of a store with err, or all if the store is nil. It returns the other calls. If err is nil,
+// none fails.
+func failTakesOf(s *Store, calls []*pendingCall, err error) []*pendingCall {
+	return slices.DeleteFunc(calls, func(c *pendingCall) bool {
+		return err != nil && (s == nil || c.store == s) && c.failTake(err)
+	})
 }
 
 // failTake ends the call with err if it is a take, and reports whether it is.

@@ -101,6 +101,7 @@ func (s *Store) releaseCall(c *pendingCall) {
 	s.endedCalls.Put(c)
 }
 
+// end ends the call. Its onEnd may call the store, so under keyStates.mu only takes and sets end.
 func (c *pendingCall) end(allowed bool, err error) {
 	c.allowed, c.err = allowed, err
 	if c.onEnd != nil {

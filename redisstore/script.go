@@ -163,22 +163,12 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 // sendAndLoad then loads the script, and the calls are made again in another batch.
 func (s *Store) sendAndLoad(ctx context.Context, b *batch) {
 	b.roundTrip(ctx)
-	if first := b.messages[0]; first.isSent() && isReply(first.command.Err()) {
-		s.observeDistance(time.Since(first.payload.sent), b.isProbe)
-	}
+	s.observeRoundTrip(b)
 	var lacking []*message
-	requests, replied, stale := 0, false, false
 	for _, m := range b.messages {
-		if err := m.command.Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if redis.HasErrorPrefix(m.command.Err(), "NOSCRIPT") {
 			lacking = append(lacking, m)
-		} else {
-			requests += len(m.calls)
-			replied = replied || isReply(err)
-			stale = stale || isFromReplica(m.command.Val(), err)
 		}
-	}
-	if replied && s.hooks.RoundTrip != nil {
-		s.hooks.RoundTrip(time.Since(b.began), requests)
 	}
 	if len(lacking) > 0 {
 		loading, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
@@ -189,8 +179,25 @@ func (s *Store) sendAndLoad(ctx context.Context, b *batch) {
 			}
 		}
 	}
-	if stale {
+	if slices.ContainsFunc(b.messages, func(m *message) bool { return isFromReplica(m.command.Val(), m.command.Err()) }) {
 		s.reconnect(b.conns)
+	}
+}
+
+// observeRoundTrip reports how long a round trip took, and how many calls it carried out.
+func (s *Store) observeRoundTrip(b *batch) {
+	if first := b.messages[0]; first.isSent() && isReply(first.command.Err()) {
+		s.observeDistance(time.Since(first.payload.sent), b.isProbe)
+	}
+	requests, replied := 0, false
+	for _, m := range b.messages {
+		if err := m.command.Err(); !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			requests += len(m.calls)
+			replied = replied || isReply(err)
+		}
+	}
+	if replied && s.hooks.RoundTrip != nil {
+		s.hooks.RoundTrip(time.Since(b.began), requests)
 	}
 }
 

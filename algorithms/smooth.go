@@ -107,30 +107,34 @@ func smoothBound(l *Limit) error {
 		return productBound(l)
 	}
 	n.refillRate = 1
+	if n.maxCharge == 0 || !n.warmUp(l) {
+		return errBound
+	}
+	return nil
+}
+
+// warmUp prepares the numbers of a limit with warm_up, and reports whether all products are exact.
+func (n *smoothNumbers) warmUp(l *Limit) bool {
 	n.ratioNum, n.ratioDen = lowest(5000+l.ColdFactor, 2*(1000+l.ColdFactor))
 	n.steepNum, n.steepDen = lowest(l.ColdFactor-1000, 1000)
 	part, whole := lowest(1000+l.ColdFactor, 5000+l.ColdFactor)
-	if n.maxCharge == 0 || l.window > exact/n.ratioDen || l.events > exact/n.ratioNum || l.WarmUp > exact/whole {
-		return errBound
+	if l.window > exact/n.ratioDen || l.events > exact/n.ratioNum || l.WarmUp > exact/whole {
+		return false
 	}
 	n.idleNum, n.idleDen = lowest(l.window*n.ratioDen, l.events*n.ratioNum)
 	n.threshold = floorDiv(l.WarmUp*part, whole)
 	if l.WarmUp > (exact-n.idleNum)/n.idleDen {
-		return errBound
+		return false
 	}
 	n.eventsToWarm = ceilDiv(l.WarmUp*n.idleDen, n.idleNum)
 	above := l.WarmUp - n.threshold
-	for n.unit = 1; ; n.unit *= 10 {
-		n.coldSpan = max(floorDiv(above, n.unit), 1)
-		if y := ceilDiv(above, n.unit); max(n.steepNum, 1) <= exact/y/y {
-			break
-		}
+	n.unit = 1
+	for y := above; max(n.steepNum, 1) > exact/y/y; y = ceilDiv(above, n.unit) {
+		n.unit *= 10
 	}
+	n.coldSpan = max(floorDiv(above, n.unit), 1)
 	slowest := above/n.steepDen*n.steepNum + above // in all, more than what using W costs
-	if n.coldSpan > exact/2/n.steepDen || slowest > maxSpan/4/n.ratioNum {
-		return errBound
-	}
-	return nil
+	return n.coldSpan <= exact/2/n.steepDen && slowest <= maxSpan/4/n.ratioNum
 }
 
 func smoothNumbersOf(l *Limit) []int64 {
@@ -224,18 +228,19 @@ func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v ver
 func smoothOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
 	events, window, burst, refillRate := l.events, l.window, l.Burst, l.smooth.refillRate
 	used, nextFree, eff := b.A, b.B, b.C
-	remaining = 1
-	if l.WarmUp == 0 {
-		saved := max(floorDiv(burst*window-used, window), 0)
-		remaining = saved + 1
-		if used > 0 {
-			more = ceilDiv((saved+1)*window-(burst*window-used), events) + eff - now
-		}
+	reset = nextFree + ceilDiv(used, refillRate) - now
+	switch {
+	case nextFree > eff:
+		return 0, nextFree - now, reset
+	case l.WarmUp > 0:
+		return 1, 0, reset
 	}
-	if nextFree > eff {
-		remaining, more = 0, nextFree-now
+	free := burst*window - used
+	saved := max(floorDiv(free, window), 0)
+	if used > 0 {
+		more = ceilDiv((saved+1)*window-free, events) + eff - now
 	}
-	return remaining, more, nextFree + ceilDiv(used, refillRate) - now
+	return saved + 1, more, reset
 }
 
 // smoothRefund first moves the next free instant back, by window/events for each event. Then it

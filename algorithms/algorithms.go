@@ -140,7 +140,7 @@ type Algorithm struct {
 	// log reports whether the state holds single charges. Then a receipt names one of
 	// them, and stays valid when the clock steps back.
 	log bool
-	bit Set
+	bit Features
 	lua string
 	// luaName is the beginning of the names of the functions in lua; empty if that is the Name.
 	luaName string

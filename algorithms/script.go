@@ -22,43 +22,43 @@ var operationsLua string
 //go:embed change.lua
 var changeLua string
 
-// Set is a set of features of a script: algorithms, bans and slots. The zero Set is empty.
-type Set uint64
+// Features are the features of a script: algorithms, bans and slots. The zero Features has none.
+type Features uint64
 
 const (
-	banBit Set = 1 << (63 - iota)
+	banBit Features = 1 << (63 - iota)
 	slotsBit
 )
 
-// With returns the set with one more algorithm in it.
-func (s Set) With(a *Algorithm) Set { return s | a.bit }
+// With returns the features with one more algorithm.
+func (f Features) With(a *Algorithm) Features { return f | a.bit }
 
-// WithBan returns the set with bans in it.
-func (s Set) WithBan() Set { return s | banBit }
+// WithBan returns the features with bans.
+func (f Features) WithBan() Features { return f | banBit }
 
-// WithSlots returns the set with slots in it.
-func (s Set) WithSlots() Set { return s | slotsBit }
+// WithSlots returns the features with slots.
+func (f Features) WithSlots() Features { return f | slotsBit }
 
-// Script returns the Redis script that carries out operations on limits, bans and slots in the
-// set. It mirrors [Take] and [Refund]. operations.lua documents its message and its reply.
-func (s Set) Script() string { return s.compose(operationsLua) }
+// Script returns the Redis script that carries out operations with these features. It mirrors [Take] and
+// [Refund]. operations.lua documents its message and its reply.
+func (f Features) Script() string { return f.compose(operationsLua) }
 
 // ChangeScript returns the Redis script that forgets budgets, and sets bans and overrides.
 // change.lua documents its arguments.
-func ChangeScript() string { return Set(0).WithBan().compose(changeLua) }
+func ChangeScript() string { return Features(0).WithBan().compose(changeLua) }
 
-func (s Set) compose(body string) string {
+func (f Features) compose(body string) string {
 	var b strings.Builder
 	b.WriteString(preludeLua)
 	for _, a := range registered {
-		if s&a.bit != 0 {
+		if f&a.bit != 0 {
 			b.WriteString(a.script())
 		}
 	}
-	if s&banBit != 0 {
+	if f&banBit != 0 {
 		b.WriteString(banLua)
 	}
-	if s&slotsBit != 0 {
+	if f&slotsBit != 0 {
 		b.WriteString(slotsLua)
 	}
 	b.WriteString(body)

@@ -140,24 +140,24 @@ func (b *batch) messageOf(slot int) *message {
 	return b.made[n]
 }
 
-// writeMessage writes the message, and returns the set that the script needs.
-func (m *message) writeMessage(names wire.Names, h wire.Head) (set algorithms.Set) {
+// writeMessage writes the message, and returns the features that the script needs.
+func (m *message) writeMessage(names wire.Names, h wire.Head) (features algorithms.Features) {
 	m.Reset(names, h)
 	m.sortCalls()
 	for _, op := range m.slotsOps {
-		set = set.WithSlots()
+		features = features.WithSlots()
 		if op.Set {
-			m.Set(op.name, op.Count)
+			m.SetSlots(op.name, op.Count)
 		}
 	}
 	for _, c := range m.calls {
 		if c.requests != nil {
 			m.Take(c.requests)
-			set |= scriptSetFor(c.requests)
+			features |= featuresFor(c.requests)
 		}
 		for _, one := range c.corrections {
 			for _, l := range one.Request.Limits {
-				set = set.With(l.Algorithm())
+				features = features.With(l.Algorithm())
 			}
 			if one.Refund > 0 {
 				m.Refund(one.Request, one.Refund)
@@ -167,7 +167,7 @@ func (m *message) writeMessage(names wire.Names, h wire.Head) (set algorithms.Se
 			}
 		}
 	}
-	return set
+	return features
 }
 
 // sortCalls puts takes with the same limits side by side, because the script reads a limit only if
@@ -185,21 +185,21 @@ func (c *pendingCall) firstLimitID() string {
 	return c.requests[0].Limits[0].ID
 }
 
-// scriptSetFor returns the set that a script needs to decide requests.
-func scriptSetFor(requests []store.ZoneRequest) (set algorithms.Set) {
+// featuresFor returns the features that a script needs to decide requests.
+func featuresFor(requests []store.ZoneRequest) (features algorithms.Features) {
 	for i := range requests {
 		r := &requests[i]
 		for j := range r.Limits {
-			set = set.With(r.Limits[j].Algorithm())
+			features = features.With(r.Limits[j].Algorithm())
 		}
 		if r.Ban != nil {
-			set = set.WithBan()
+			features = features.WithBan()
 		}
 		if r.Slots != nil {
-			set = set.WithSlots()
+			features = features.WithSlots()
 		}
 	}
-	return set
+	return features
 }
 
 // parseReply reads the reply to a message. The error is that of all calls; an error of one call
@@ -211,7 +211,7 @@ func (b *batch) parseReply(m *message, text string) error {
 	}
 	for _, op := range m.slotsOps {
 		if op.Set {
-			op.found, op.err = r.Set()
+			op.found, op.err = r.SetSlots()
 			op.known = true
 		}
 	}

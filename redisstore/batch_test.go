@@ -18,7 +18,7 @@ import (
 
 // oneOfEach returns a limit of 10 a minute for each algorithm, and a script for all of them.
 func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
-	var set algorithms.Set
+	var set algorithms.Features
 	for _, q := range storetest.Quotas(10, 3_600_000_000_000) {
 		limits = append(limits, storetest.Limit(t, "z", q))
 		set = set.With(limits[len(limits)-1].Algorithm())

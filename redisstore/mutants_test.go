@@ -379,7 +379,7 @@ func TestParityCatchesMutants(t *testing.T) {
 			script := loader(t, client, func(s string) string { return strings.ReplaceAll(s, m.old, m.new) })
 			catches := func(seed uint64) bool {
 				p := newProgram(seed)
-				if !strings.Contains(p.set().Script(), m.old) {
+				if !strings.Contains(p.features().Script(), m.old) {
 					return false // its script has no such mistake
 				}
 				diff, err := p.difference(client, script)
@@ -417,7 +417,7 @@ func TestParityCatchesMutants(t *testing.T) {
 
 // everyScript returns the script of everything that can be decided.
 func everyScript() string {
-	var every algorithms.Set
+	var every algorithms.Features
 	for _, a := range algorithms.All() {
 		every = every.With(a)
 	}

@@ -83,27 +83,27 @@ func (p *program) write(m *parityMessage, s step) {
 			m.Charge(&q, c.mode(), c.charge)
 		}
 		if set, sets := c.left[z]; sets {
-			m.Set(parityNames.Name(q.Key, q.Slots.ID), set.left)
+			m.SetSlots(parityNames.Name(q.Key, q.Slots.ID), set.left)
 		}
 	}
 }
 
-// set returns what the script has to decide.
-func (p *program) set() algorithms.Set {
-	set := scriptSetFor(p.requests)
+// features returns what the script has to decide.
+func (p *program) features() algorithms.Features {
+	features := featuresFor(p.requests)
 	for _, s := range p.steps {
 		if s.poison != nil {
-			set |= scriptSetFor(p.poisonedRequests(s))
+			features |= featuresFor(p.poisonedRequests(s))
 		}
 	}
-	return set
+	return features
 }
 
 // difference replays the program on Redis in one pipeline and returns the first
 // thing that isn't as in Go, or "".
-func (p *program) difference(client *redis.Client, load func(algorithms.Set) string) (string, error) {
+func (p *program) difference(client *redis.Client, load func(algorithms.Features) string) (string, error) {
 	ctx := context.Background()
-	script := load(p.set())
+	script := load(p.features())
 	if p.startFrom != nil {
 		if err := putState(client, p.requests[0], *p.startFrom); err != nil {
 			return "", err
@@ -251,7 +251,7 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 			}
 		}
 		if set, sets := c.left[z]; sets {
-			if found, err := r.Set(); err != nil || found != set.found {
+			if found, err := r.SetSlots(); err != nil || found != set.found {
 				return fmt.Sprintf("a slot: Go finds %d, Lua %d, %v", set.found, found, err)
 			}
 		}
@@ -268,9 +268,9 @@ const (
 )
 
 // loader loads each composed script once, changed by mutate, and returns its hash.
-func loader(t testing.TB, client *redis.Client, mutate func(string) string) func(algorithms.Set) string {
+func loader(t testing.TB, client *redis.Client, mutate func(string) string) func(algorithms.Features) string {
 	t.Helper()
-	known := make(map[algorithms.Set]string)
+	known := make(map[algorithms.Features]string)
 	load := func(script string) string {
 		const lifetime = "return max(ceil(((expiry + 2) * quantum - now) / 1000), 1)\n"
 		if strings.Count(script, lifetime) != 1 {
@@ -283,11 +283,11 @@ func loader(t testing.TB, client *redis.Client, mutate func(string) string) func
 		}
 		return hash
 	}
-	return func(set algorithms.Set) string {
-		hash, ok := known[set]
+	return func(features algorithms.Features) string {
+		hash, ok := known[features]
 		if !ok {
-			hash = load(set.Script())
-			known[set] = hash
+			hash = load(features.Script())
+			known[features] = hash
 		}
 		return hash
 	}

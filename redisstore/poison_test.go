@@ -268,7 +268,7 @@ type poisonCase struct {
 	mode    algorithms.Mode
 	healthy store.Limit
 	mutate  func(string) string
-	script  func(algorithms.Set) string
+	script  func(algorithms.Features) string
 }
 
 var poisonNames = wire.Names{Prefix: "p"}
@@ -278,8 +278,8 @@ func (c *poisonCase) run(write func(m *wire.Message)) (*wire.Reply, error) {
 	instance := algorithms.Instance{1}
 	m.Reset(poisonNames, wire.Head{Now: poisonNow, Instance: instance, SlotsExpiry: 30_000_000})
 	write(&m)
-	set := scriptSetFor(c.of.request("bad", c.mode, c.healthy)).WithSlots()
-	reply, err := c.client.EvalSha(context.Background(), c.script(set), m.AppendKeys(nil), m.Argument()).Text()
+	features := featuresFor(c.of.request("bad", c.mode, c.healthy)).WithSlots()
+	reply, err := c.client.EvalSha(context.Background(), c.script(features), m.AppendKeys(nil), m.Argument()).Text()
 	if err != nil {
 		return nil, err
 	}
@@ -381,7 +381,7 @@ func (c *poisonCase) correct(key string, last, beside store.ZoneRequest) string 
 	lookBeside := []store.ZoneRequest{{Zone: "z", Key: "bad", Limits: []store.Limit{c.healthy}}}
 	reply, err := c.run(func(m *wire.Message) {
 		if c.of.slots != nil {
-			m.Set(key, 3)
+			m.SetSlots(key, 3)
 		} else {
 			bad := c.of.request("bad", c.mode, c.healthy)[0]
 			bad.Outcome.Decisions = append(beside.Outcome.Decisions[:1:1],
@@ -397,7 +397,7 @@ func (c *poisonCase) correct(key string, last, beside store.ZoneRequest) string 
 	}
 	var failed error
 	if c.of.slots != nil {
-		_, failed = reply.Set()
+		_, failed = reply.SetSlots()
 	} else {
 		failed = reply.Refund()
 	}

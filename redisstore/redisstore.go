@@ -40,12 +40,12 @@ type Store struct {
 	newClient func() *redis.Client
 	hooks     Hooks
 
-	mu          sync.Mutex
-	conns       *connections // nil before the first use, and after the last use of a closed Store
-	closed      bool
-	scriptSet   algorithms.Set // what lastScript can decide
-	lastScript  *redis.Script
-	lastReading clockReading
+	mu             sync.Mutex
+	conns          *connections // nil before the first use, and after the last use of a closed Store
+	closed         bool
+	scriptFeatures algorithms.Features // what lastScript can decide
+	lastScript     *redis.Script
+	lastReading    clockReading
 
 	queue      queue     // which keys.mu guards
 	endedCalls sync.Pool // of *pendingCall

@@ -46,14 +46,14 @@ func (s *Store) writeAndSend(b *batch) error {
 		return err
 	}
 	head := wire.Head{Now: b.now(), Expected: expected, NotAfter: notAfter, Instance: s.keys.instance, SlotsExpiry: s.keys.expiry}
-	var set algorithms.Set
+	var features algorithms.Features
 	for _, m := range b.messages {
-		set |= m.writeMessage(s.names(), head)
+		features |= m.writeMessage(s.names(), head)
 		if !m.Fits() { // such a call is alone, because it is more work than a message may have
 			return errTooLarge
 		}
 	}
-	b.script = s.scriptFor(set)
+	b.script = s.scriptFor(features)
 	s.sendAndLoad(ctx, b)
 	return nil
 }
@@ -147,14 +147,14 @@ func (m *message) certainlyNotRun() bool {
 		func(prefix string) bool { return redis.HasErrorPrefix(m.err, prefix) })
 }
 
-// scriptFor returns a script for a set. The script also covers the sets of all earlier calls, so
+// scriptFor returns a script with features. The script also covers those of all earlier calls, so
 // that Redis keeps few scripts.
-func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
+func (s *Store) scriptFor(features algorithms.Features) *redis.Script {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lastScript == nil || s.scriptSet|set != s.scriptSet {
-		s.scriptSet |= set
-		s.lastScript = redis.NewScript(s.scriptSet.Script())
+	if s.lastScript == nil || s.scriptFeatures|features != s.scriptFeatures {
+		s.scriptFeatures |= features
+		s.lastScript = redis.NewScript(s.scriptFeatures.Script())
 	}
 	return s.lastScript
 }

@@ -57,7 +57,7 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 		checked{
 			name: "slots", request: store.ZoneRequest{Limits: one, Slots: slots},
 			correct: func(m *wire.Message, r *store.ZoneRequest, _ algorithms.Micros) {
-				m.Set(wire.Names{}.Name(r.Key, r.Slots.ID), 0)
+				m.SetSlots(wire.Names{}.Name(r.Key, r.Slots.ID), 0)
 			},
 		},
 		checked{
@@ -99,7 +99,7 @@ func (c *checked) message(now algorithms.Micros, earlier, keys []int) *wire.Mess
 // load loads the script of the check, and returns its hash.
 func (c *checked) load(b *testing.B, client *redis.Client) (sha string) {
 	b.Helper()
-	sha, err := client.ScriptLoad(context.Background(), scriptSetFor([]store.ZoneRequest{c.request}).Script()).Result()
+	sha, err := client.ScriptLoad(context.Background(), featuresFor([]store.ZoneRequest{c.request}).Script()).Result()
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -23,11 +23,11 @@ func TestSlotsExpiryStays(t *testing.T) {
 		m := new(wire.Message)
 		m.Reset(wire.Names{}, wire.Head{SlotsExpiry: algorithms.SlotsExpiry})
 		write(m)
-		if err := client.Eval(ctx, scriptSetFor(r).Script(), m.AppendKeys(nil), m.Argument()).Err(); err != nil {
+		if err := client.Eval(ctx, featuresFor(r).Script(), m.AppendKeys(nil), m.Argument()).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	giveBack := func(m *wire.Message) { m.Set(name, 0) }
+	giveBack := func(m *wire.Message) { m.SetSlots(name, 0) }
 	run(func(m *wire.Message) { m.Take(r) })
 	client.Expire(ctx, name, time.Hour)
 	run(giveBack)

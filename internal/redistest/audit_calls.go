@@ -42,19 +42,19 @@ var knownScripts = sync.OnceValue(func() map[string]scriptKind {
 	known := map[string]scriptKind{scriptSHA(algorithms.ChangeScript()): changeScript}
 	all := algorithms.All()
 	for members := range 1 << (len(all) + 2) {
-		var set algorithms.Set
+		var features algorithms.Features
 		for i, algorithm := range all {
 			if members&(1<<i) != 0 {
-				set = set.With(algorithm)
+				features = features.With(algorithm)
 			}
 		}
 		if members&(1<<len(all)) != 0 {
-			set = set.WithBan()
+			features = features.WithBan()
 		}
 		if members&(2<<len(all)) != 0 {
-			set = set.WithSlots()
+			features = features.WithSlots()
 		}
-		known[scriptSHA(set.Script())] = operationsScript
+		known[scriptSHA(features.Script())] = operationsScript
 	}
 	return known
 })

@@ -167,7 +167,7 @@ func (f *auditedClient) outcomes(p *parsedCall, text string) (all []any) {
 			allowed, found, err := r.Take(requests, nil)
 			all = append(all, requests, allowed, found, err)
 		case o.Set != nil:
-			count, err := r.Set()
+			count, err := r.SetSlots()
 			all = append(all, count, err)
 		default:
 			all = append(all, r.Refund())
@@ -374,7 +374,7 @@ func TestAuditFindsMisbehaviour(t *testing.T) {
 			through.Set(t.Context(), "caddy_rl:{k}:"+f.limit.ID, "x", 0)
 		},
 		"another script": func(_ *Audit, f *auditedClient, through *redis.Client) {
-			mutant := strings.Replace(algorithms.Set(0).With(f.limit.Algorithm()).Script(), "math.floor", "math.ceil", 1)
+			mutant := strings.Replace(algorithms.Features(0).With(f.limit.Algorithm()).Script(), "math.floor", "math.ceil", 1)
 			through.Eval(t.Context(), mutant, []string{"caddy_rl:{k}:" + f.limit.ID}, "")
 		},
 		"an instant of its own": func(_ *Audit, f *auditedClient, _ *redis.Client) {

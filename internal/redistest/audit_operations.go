@@ -79,7 +79,7 @@ func (r *replay) playRefund(m execution, refunds []wiretest.Refund, reply *wire.
 
 // playSet plays a set.
 func (r *replay) playSet(m execution, set *wiretest.Set, reply *wire.Reply) error {
-	had, err := reply.Set()
+	had, err := reply.SetSlots()
 	if _, known := r.slots[idOf(set.Name)]; !known {
 		return fmt.Errorf("no zone has slots at %s", set.Name)
 	}

@@ -144,7 +144,7 @@ func FuzzReply(f *testing.F) {
 			t.Fatalf("allowed, and failed with %v", failed)
 		}
 		refund := r.Refund()
-		had, set := r.Set()
+		had, set := r.SetSlots()
 		inRange(t, had)
 		if err := r.End(); err == nil && failed == nil && refund == nil && set == nil && len(data) != len(whole) {
 			t.Fatalf("accepted %x", data)
@@ -203,7 +203,7 @@ func TestForeignNumbers(t *testing.T) {
 			if err := r.Refund(); err != nil {
 				t.Errorf("number at %d is %v: the refund fails with %v", at, bad, err)
 			}
-			if had, err := r.Set(); had != 3 || err != nil {
+			if had, err := r.SetSlots(); had != 3 || err != nil {
 				t.Errorf("number at %d is %v: the set: %d, %v", at, bad, had, err)
 			}
 			if err := r.End(); err != nil {
@@ -225,7 +225,7 @@ func TestForeignNumbers(t *testing.T) {
 		if err == nil {
 			_, _, _ = r.Take(fuzzed(t), nil)
 			_ = r.Refund()
-			_, _ = r.Set()
+			_, _ = r.SetSlots()
 			err = r.End()
 		}
 		if _, is := err.(wire.ReplyError); !is {

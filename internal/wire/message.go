@@ -164,8 +164,8 @@ func (m *Message) Refund(r *store.ZoneRequest, n int64) {
 	m.endOperation(done)
 }
 
-// Set appends an operation that sets this instance's count in the slots of a name.
-func (m *Message) Set(name string, count int64) {
+// SetSlots appends an operation that sets this instance's count in the slots of a name.
+func (m *Message) SetSlots(name string, count int64) {
 	done := m.beginOperation(kindSet, 0, 0)
 	m.appendNumber(count)
 	m.strings.text = append(m.strings.text, name...)

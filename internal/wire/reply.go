@@ -132,8 +132,8 @@ func (r *Reply) Refund() error {
 	return r.err
 }
 
-// Set reads the reply to [Message.Set], and returns this instance's count before the operation.
-func (r *Reply) Set() (count int64, err error) {
+// SetSlots reads the reply to [Message.SetSlots], and returns this instance's count before the operation.
+func (r *Reply) SetSlots() (count int64, err error) {
 	if err := r.Refund(); err != nil {
 		return 0, err
 	}

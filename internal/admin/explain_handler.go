@@ -66,7 +66,7 @@ type handlerExplanation struct {
 // decide decides the request as [limiter.Limiter.Serve] does, and describes the decision.
 func (e *handlerExplanation) decide(r *http.Request) error {
 	collectError, storeError := e.state.WithOverrides(
-		func(o limiter.CollectOptions) error {
+		func(o limiter.Attempt) error {
 			clear(e.applies)
 			o.Observe = func(zone int, applies string) { e.applies[zone] = applies }
 			return e.state.Collect(r, e.repl, o)

@@ -42,7 +42,7 @@ func (a *Request) inspectKey() (any, error) {
 func (z *Zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) error {
 	override := z.KnownOverrides.Lookup(z.ShortKey(key)).Text
 	err := limiter.RetryOverridden(
-		func(limiter.CollectOptions) error { return z.inspectKeyWith(ctx, key, override, v) },
+		func(limiter.Attempt) error { return z.inspectKeyWith(ctx, key, override, v) },
 		func(overrides []string) { override = overrides[0] },
 	)
 	if store.IsOverridden(err) {

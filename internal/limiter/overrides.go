@@ -165,8 +165,8 @@ func (z *Zone) RememberOverride(key, text string) {
 // the known overrides without a look-up.
 const maxAttempts = 4
 
-// CollectOptions are the differences between the attempts of WithOverrides.
-type CollectOptions struct {
+// Attempt is an attempt of WithOverrides to decide a request.
+type Attempt struct {
 	counts  bool // count requests without limits, and warn
 	looksUp bool // let the store look up the run-time overrides
 	// Observe, if not nil, is called for each zone of the limiter, with how it applies to the request.
@@ -175,9 +175,9 @@ type CollectOptions struct {
 
 // RetryOverridden calls try until the store has the overrides that try assumed, but at most maxAttempts times.
 // Before each further attempt it calls learn with the overrides that the store has, one per request.
-func RetryOverridden(try func(CollectOptions) error, learn func(overrides []string)) (err error) {
+func RetryOverridden(try func(Attempt) error, learn func(overrides []string)) (err error) {
 	for attempt := range maxAttempts {
-		err = try(CollectOptions{counts: attempt == 0, looksUp: attempt < maxAttempts-1})
+		err = try(Attempt{counts: attempt == 0, looksUp: attempt < maxAttempts-1})
 		others, is := errors.AsType[*store.OverriddenError](err) // errors.As would allocate for each request
 		if !is {
 			break
@@ -190,8 +190,8 @@ func RetryOverridden(try func(CollectOptions) error, learn func(overrides []stri
 // WithOverrides collects the zones of the request, and decides it if there are any. If the store has other
 // overrides than this instance knows, it does both again. decideError is that of the store, or says that the client
 // has left.
-func (state *State) WithOverrides(collect func(CollectOptions) error, decide func() error) (collectError, decideError error) {
-	decideError = RetryOverridden(func(o CollectOptions) error {
+func (state *State) WithOverrides(collect func(Attempt) error, decide func() error) (collectError, decideError error) {
+	decideError = RetryOverridden(func(o Attempt) error {
 		o.counts = o.counts && !state.Explained
 		if collectError = collect(o); collectError != nil || len(state.Requests) == 0 {
 			return nil

@@ -96,7 +96,7 @@ func (state *State) Forget() {
 // Collect fills in the zones that limit the request, and one zone request per zone. The request
 // belongs to these zones, or their ban applies to all requests of the limiter. Collect is called
 // again if the store knows other overrides than this instance.
-func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o CollectOptions) error {
+func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o Attempt) error {
 	state.beginCollecting()
 	defer state.endCollecting()
 	for i := range state.Limiter.Zones {
@@ -141,7 +141,7 @@ const (
 
 // collectZone adds an entry for the limiter's zone i if the zone limits the request, or if its ban
 // applies. It returns how the zone applies.
-func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o CollectOptions) (applies string, err error) {
+func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o Attempt) (applies string, err error) {
 	z := state.Limiter.Zones[i]
 	matches, err := z.Matchers.AnyMatchWithError(r) // true without matchers
 	if err != nil || !matches && z.BanLookup == nil {
@@ -170,7 +170,7 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o 
 
 // collectLimits adds an entry for a zone that the request belongs to, unless the request has neither
 // limits nor a ban there.
-func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer, o CollectOptions) (applies string, err error) {
+func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer, o Attempt) (applies string, err error) {
 	body := bodyReader{state: state, zone: z, r: r}
 	body.read(z.BodyNeeds.Factor)
 	factor := state.factorOf(z, repl)
@@ -205,7 +205,7 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 
 // addKey adds an entry for the request's key in a zone, unless the key has neither limits nor a ban there. It
 // returns how the zone applies.
-func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, o CollectOptions) (applies string) {
+func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, o Attempt) (applies string) {
 	z, b := e.Zone, &e.LimitSet.Budgets[key.Alternative]
 	e.Alternative = key.Alternative
 	request := store.ZoneRequest{

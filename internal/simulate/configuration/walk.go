@@ -122,7 +122,7 @@ func (w *loggedWalk) end() {
 // Meet implements [routes.Visitor]. It collects the zones of a rate_limit handler, and passes the request on.
 func (w *loggedWalk) Meet(h *limiter.Limiter, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	state := w.newState(h)
-	if err := state.Collect(r, w.replacer, limiter.CollectOptions{}); err != nil {
+	if err := state.Collect(r, w.replacer, limiter.Attempt{}); err != nil {
 		return err
 	}
 	w.leaveOut(state)

@@ -33,7 +33,7 @@ const explainTimeout = 10 * time.Second
 
 // Explain explains a described request. It charges, counts and logs nothing.
 func (a *Request) Explain() (any, error) {
-	var q adminapi.Request
+	var q adminapi.ExplainedRequest
 	if err := options.DecodeStrictly([]byte(a.Body), &q); err != nil {
 		return nil, Error(http.StatusBadRequest,
 			`the body: %w; write for example {"url":"https://example.com/login","client_ip":"203.0.113.7"}`, err)
@@ -153,7 +153,7 @@ func parseDescribedURL(text string) (*url.URL, error) {
 }
 
 // newDescribedRequest returns the request that q describes, as a server receives it.
-func newDescribedRequest(ctx context.Context, q *adminapi.Request, u *url.URL) (*http.Request, error) {
+func newDescribedRequest(ctx context.Context, q *adminapi.ExplainedRequest, u *url.URL) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, q.Method, u.String(), nil)
 	if err != nil {
 		return nil, err

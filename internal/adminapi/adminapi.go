@@ -179,8 +179,8 @@ type Redis struct {
 	Connections  int       `json:"connections"`
 }
 
-// Request describes a request to explain.
-type Request struct {
+// ExplainedRequest describes a request to explain.
+type ExplainedRequest struct {
 	Method   string             `json:"method,omitempty"` // default GET
 	URL      string             `json:"url,omitempty"`    // such as https://example.com/login?x=1
 	Headers  map[string]Strings `json:"headers,omitempty"`
@@ -194,7 +194,7 @@ type Strings = Alternatives
 
 // Explanation says how Caddy would decide a request now. Nothing is charged.
 type Explanation struct {
-	Request  Request            `json:"request"` // with defaults filled in
+	Request  ExplainedRequest   `json:"request"` // with defaults filled in
 	Verdict  string             `json:"verdict"` // allowed, delayed, denied, or unlimited
 	Decides  *Decision          `json:"decides,omitempty"`
 	Handlers []ExplainedHandler `json:"handlers"` // in the order in which the request meets them

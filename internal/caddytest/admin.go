@@ -27,7 +27,7 @@ func (c *Caddy) Operate(t *testing.T, status int, method, path, body string) Res
 }
 
 // Explain describes a request to the admin API, and returns the explanation.
-func (c *Caddy) Explain(t testing.TB, q adminapi.Request) (x adminapi.Explanation) {
+func (c *Caddy) Explain(t testing.TB, q adminapi.ExplainedRequest) (x adminapi.Explanation) {
 	t.Helper()
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Caddy) Explain(t testing.TB, q adminapi.Request) (x adminapi.Explanatio
 // ExplainPath explains a GET of a path of the site. header is pairs of name and value.
 func (c *Caddy) ExplainPath(t testing.TB, path string, header ...string) adminapi.Explanation {
 	t.Helper()
-	q := adminapi.Request{URL: "http://" + c.Site + path, Headers: make(map[string]adminapi.Strings)}
+	q := adminapi.ExplainedRequest{URL: "http://" + c.Site + path, Headers: make(map[string]adminapi.Strings)}
 	for i := 0; i < len(header); i += 2 {
 		q.Headers[header[i]] = append(q.Headers[header[i]], header[i+1])
 	}

@@ -34,7 +34,7 @@ The exit code is 3 if the request would be denied.`,
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
   $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'`,
 	}, func(c *call) error {
-		r := adminapi.Request{Method: method, URL: c.args[0], ClientIP: clientIP, User: user}
+		r := adminapi.ExplainedRequest{Method: method, URL: c.args[0], ClientIP: clientIP, User: user}
 		var err error
 		if r.Headers, err = headerFields(headers); err != nil {
 			return err
@@ -102,7 +102,7 @@ func bodyOf(cmd *cobra.Command, data string) (string, error) {
 }
 
 // explain asks all instances about a request.
-func (c *call) explain(r adminapi.Request) error {
+func (c *call) explain(r adminapi.ExplainedRequest) error {
 	answers := ask(c.instances, func(t target) (json.RawMessage, error) { return t.request("POST", r, nil, "explain") })
 	bodies, err := show(c, answers, func(bodies []decoded[adminapi.Explanation]) string {
 		return titled(c, bodies, func(d decoded[adminapi.Explanation]) string { return explanationView(c.style, d.body) })

@@ -167,7 +167,7 @@ func TestUnusedKeys(t *testing.T) {
 func TestExplanationView(t *testing.T) {
 	key := adminapi.ShownKey{Key: ptr("customer-7")}
 	denied := adminapi.Explanation{
-		Request: adminapi.Request{Method: "GET", URL: "https://example.com/orders", ClientIP: "203.0.113.9", User: "alice b"},
+		Request: adminapi.ExplainedRequest{Method: "GET", URL: "https://example.com/orders", ClientIP: "203.0.113.9", User: "alice b"},
 		Verdict: "denied",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0)},
 		Handlers: []adminapi.ExplainedHandler{
@@ -199,7 +199,7 @@ func TestExplanationView(t *testing.T) {
 	wantGolden(t, "explain_colors", explanationView(terminal.Style{Colored: true}, denied))
 
 	wantGolden(t, "explain_delayed", explanationView(terminal.Style{}, adminapi.Explanation{
-		Request: adminapi.Request{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
+		Request: adminapi.ExplainedRequest{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
 	}))
 }

@@ -223,7 +223,7 @@ func TestExplainRoutes(t *testing.T) {
 		if test.host != "" {
 			site = c.OtherSite()
 		}
-		q := adminapi.Request{Method: test.method, URL: "http://" + site + test.path, User: test.user, Headers: make(map[string]adminapi.Strings)}
+		q := adminapi.ExplainedRequest{Method: test.method, URL: "http://" + site + test.path, User: test.user, Headers: make(map[string]adminapi.Strings)}
 		for i := 0; i < len(test.header); i += 2 {
 			q.Headers[test.header[i]] = adminapi.Strings{test.header[i+1]}
 		}
@@ -253,11 +253,11 @@ func TestExplainRoutes(t *testing.T) {
 			t.Errorf("%s: the explanation has the zones %q, the request (%d) met %q", test.path, got, r.StatusCode, want)
 		}
 	}
-	x := c.Explain(t, adminapi.Request{URL: "http://" + c.Site + "/basic"})
+	x := c.Explain(t, adminapi.ExplainedRequest{URL: "http://" + c.Site + "/basic"})
 	if len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "write user") || *ofZone(t, x, "user").Key.Key != "" {
 		t.Errorf("without a user: %+v", x)
 	}
-	x = c.Explain(t, adminapi.Request{URL: "http://" + c.Site + "/mapped/x", ClientIP: "2001:db8::1", User: "bob"})
+	x = c.Explain(t, adminapi.ExplainedRequest{URL: "http://" + c.Site + "/mapped/x", ClientIP: "2001:db8::1", User: "bob"})
 	if *ofZone(t, x, "client").Key.Key != "2001:db8::1" || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "user has no effect") {
 		t.Errorf("an address: %+v", x)
 	}
@@ -283,7 +283,7 @@ func TestExplainTerminalRoute(t *testing.T) {
 			t.Errorf("%s: the explanation has the zones %q, and the request met %q, want %q", path, got, met, want)
 		}
 	}
-	x := c.Explain(t, adminapi.Request{URL: "http://behind.example:77/"})
+	x := c.Explain(t, adminapi.ExplainedRequest{URL: "http://behind.example:77/"})
 	if names := fmt.Sprint(zonesOf(x)); names != "[socket]" || !strings.Contains(fmt.Sprint(x.Notes), "no server listens on port 77: the request is assumed to come to server b") {
 		t.Errorf("zones %s and notes %q", names, x.Notes)
 	}

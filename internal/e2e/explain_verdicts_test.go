@@ -178,7 +178,7 @@ func testExplainVerdicts(t *testing.T, use string) {
 	g.pass <- struct{}{}
 	g.wait(t, 0)
 
-	q := adminapi.Request{Method: "POST", URL: "http://" + c.Site + "/?zone=bodies", Headers: map[string]adminapi.Strings{"Content-Type": {"application/json"}}, Body: `{"user":`}
+	q := adminapi.ExplainedRequest{Method: "POST", URL: "http://" + c.Site + "/?zone=bodies", Headers: map[string]adminapi.Strings{"Content-Type": {"application/json"}}, Body: `{"user":`}
 	if x := c.Explain(t, q); x.Verdict != "denied" || x.Decides.Reason != "body" || !strings.Contains(x.Notes[0], "status 400") {
 		t.Errorf("a body that is no JSON: %+v", x)
 	}

@@ -146,9 +146,9 @@ func TestSimulationMeetsWhatRequestsMet(t *testing.T) {
 }
 
 // drawLogged draws a request without a body, because a log has no bodies.
-func drawLogged(random *rand.Rand, zones int) adminapi.Request {
+func drawLogged(random *rand.Rand, zones int) adminapi.ExplainedRequest {
 	r := caddytest.DrawComboRequest(random, zones)
-	q := adminapi.Request{Headers: map[string]adminapi.Strings{
+	q := adminapi.ExplainedRequest{Headers: map[string]adminapi.Strings{
 		"User": {r.User}, "Cost": {strconv.FormatInt(r.Cost, 10)}, "Factor": {[]string{"0", "0.5", "1", "2"}[random.IntN(4)]},
 	}}
 	for i := range r.In {

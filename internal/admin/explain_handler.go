@@ -66,10 +66,10 @@ type handlerExplanation struct {
 // decide decides the request as [limiter.Limiter.Serve] does, and describes the decision.
 func (e *handlerExplanation) decide(r *http.Request) error {
 	collectError, storeError := e.state.WithOverrides(
-		func(o limiter.Attempt) error {
+		func(attempt limiter.Attempt) error {
 			clear(e.applies)
-			o.Observe = func(zone int, applies string) { e.applies[zone] = applies }
-			return e.state.Collect(r, e.repl, o)
+			attempt.Observe = func(zone int, applies string) { e.applies[zone] = applies }
+			return e.state.Collect(r, e.repl, attempt)
 		},
 		func() error { return e.peek(r.Context()) },
 	)

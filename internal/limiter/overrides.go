@@ -191,9 +191,9 @@ func RetryOverridden(try func(Attempt) error, learn func(overrides []string)) (e
 // overrides than this instance knows, it does both again. decideError is that of the store, or says that the client
 // has left.
 func (state *State) WithOverrides(collect func(Attempt) error, decide func() error) (collectError, decideError error) {
-	decideError = RetryOverridden(func(o Attempt) error {
-		o.counts = o.counts && !state.Explained
-		if collectError = collect(o); collectError != nil || len(state.Requests) == 0 {
+	decideError = RetryOverridden(func(a Attempt) error {
+		a.counts = a.counts && !state.Explained
+		if collectError = collect(a); collectError != nil || len(state.Requests) == 0 {
 			return nil
 		}
 		return decide()

@@ -96,13 +96,13 @@ func (state *State) Forget() {
 // Collect fills in the zones that limit the request, and one zone request per zone. The request
 // belongs to these zones, or their ban applies to all requests of the limiter. Collect is called
 // again if the store knows other overrides than this instance.
-func (state *State) Collect(r *http.Request, repl *caddy.Replacer, o Attempt) error {
+func (state *State) Collect(r *http.Request, repl *caddy.Replacer, a Attempt) error {
 	state.beginCollecting()
 	defer state.endCollecting()
 	for i := range state.Limiter.Zones {
-		applies, err := state.collectZone(i, r, repl, o)
-		if o.Observe != nil {
-			o.Observe(i, applies)
+		applies, err := state.collectZone(i, r, repl, a)
+		if a.Observe != nil {
+			a.Observe(i, applies)
 		}
 		if err != nil {
 			return err
@@ -141,7 +141,7 @@ const (
 
 // collectZone adds an entry for the limiter's zone i if the zone limits the request, or if its ban
 // applies. It returns how the zone applies.
-func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o Attempt) (applies string, err error) {
+func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, a Attempt) (applies string, err error) {
 	z := state.Limiter.Zones[i]
 	matches, err := z.Matchers.AnyMatchWithError(r) // true without matchers
 	if err != nil || !matches && z.BanLookup == nil {
@@ -151,7 +151,7 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o 
 	switch {
 	case err != nil:
 	case exempt && matches:
-		if o.counts {
+		if a.counts {
 			state.countOutcome(z, telemetry.OutcomeExempt)
 		}
 		return AppliesExempt, nil
@@ -159,7 +159,7 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o 
 	case matches:
 		state.matched |= 1 << i
 		state.checkKeySource(z, r)
-		applies, err = state.collectLimits(z, r, repl, o)
+		applies, err = state.collectLimits(z, r, repl, a)
 		state.Body.EndZone()
 		return applies, err
 	default:
@@ -170,7 +170,7 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o 
 
 // collectLimits adds an entry for a zone that the request belongs to, unless the request has neither
 // limits nor a ban there.
-func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer, o Attempt) (applies string, err error) {
+func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer, a Attempt) (applies string, err error) {
 	body := bodyReader{state: state, zone: z, r: r}
 	body.read(z.BodyNeeds.Factor)
 	factor := state.factorOf(z, repl)
@@ -197,21 +197,21 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 	if err := body.check(key); err != nil {
 		return AppliesYes, err
 	}
-	if o.counts {
+	if a.counts {
 		z.warnOfEmptyKey(key)
 	}
-	return state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, o), nil
+	return state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, a), nil
 }
 
 // addKey adds an entry for the request's key in a zone, unless the key has neither limits nor a ban there. It
 // returns how the zone applies.
-func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, o Attempt) (applies string) {
+func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, a Attempt) (applies string) {
 	z, b := e.Zone, &e.LimitSet.Budgets[key.Alternative]
 	e.Alternative = key.Alternative
 	request := store.ZoneRequest{
 		Zone: z.Name, Key: z.ShortKey(key.Text), Cost: cost, Slots: b.Slots, Ban: b.Ban, Shadow: !z.Enforces(key.Text),
 	}
-	if o.looksUp {
+	if a.looksUp {
 		request.Override = override
 	}
 	applies = AppliesYes
@@ -223,7 +223,7 @@ func (state *State) addKey(e Entry, key Key, override *store.Override, cost int6
 		request.Shadow = true // an unlimited key passes also while the store fails
 		applies = AppliesUnlimited
 	default:
-		if o.counts {
+		if a.counts {
 			state.countOutcome(z, telemetry.OutcomeOverridden)
 		}
 		return AppliesUnlimited

@@ -24,7 +24,7 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	defer state.logCharges(r)
 	defer state.sendCorrections()
 	collectError, decideError := state.WithOverrides(
-		func(o Attempt) error { return state.Collect(r, repl, o) },
+		func(a Attempt) error { return state.Collect(r, repl, a) },
 		func() error { return l.decide(r.Context(), state) })
 	switch {
 	case collectError != nil:

@@ -111,9 +111,9 @@ type Receipt struct {
 	A, B int64
 	// At is the instant of the charge; 0 if nothing was charged.
 	At Micros
-	// Shared reports whether the decision is about a budget that a store shares between
+	// Overflow reports whether the decision is about a budget that a store shares between
 	// keys it has no room for. Only stores set it.
-	Shared bool
+	Overflow bool
 }
 
 // ChargedLater reports whether the charge was made after another one, to the same budget. Both charges must be in

@@ -221,5 +221,5 @@ func (l *Limit) Used(peeked Decision) (events int64, ok bool) {
 // follow. Each of them then sends a request in mode Claim, and Crossed is true for the first of these.
 func (l *Limit) Crossed(d Decision, events int64) bool {
 	r := d.Receipt
-	return l.calendar != nil && r.A > 0 && !r.Shared && r.B < events && l.Events-d.Remaining >= events
+	return l.calendar != nil && r.A > 0 && !r.Overflow && r.B < events && l.Events-d.Remaining >= events
 }

@@ -203,7 +203,7 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 	take := func(key string, taken, shared bool, inFlight int64) []store.ZoneRequest {
 		t.Helper()
 		r := takeSlot(t, s, "z", key, 2)
-		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Shared: shared}); got != want {
+		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Overflow: shared}); got != want {
 			t.Errorf("%s: %+v, want %+v", key, got, want)
 		}
 		return r
@@ -245,7 +245,7 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 		type place struct{ zone, key string } // without a key: the shared slots
 		held, inFlight := [][]store.ZoneRequest{}, map[place]int64{}
 		placeOf := func(r []store.ZoneRequest) place {
-			if r[0].Outcome.Slots.Shared {
+			if r[0].Outcome.Slots.Overflow {
 				return place{r[0].Zone, ""}
 			}
 			return place{r[0].Zone, r[0].Key}

@@ -65,8 +65,8 @@ func (n *budgetNamer) budget(key keyhash.Hash, id string) keyhash.Hash {
 	return key.Xor(n.ids.Sum(id))
 }
 
-// sharedBudget returns the name of the budget shared by keys without room.
-func (n *budgetNamer) sharedBudget(id string) keyhash.Hash { return n.ids.Sum(id) }
+// overflowBudget returns the name of the budget shared by keys without room.
+func (n *budgetNamer) overflowBudget(id string) keyhash.Hash { return n.ids.Sum(id) }
 
 // shardNumber returns the number of the shard that has all budgets of a key.
 func shardNumber(key keyhash.Hash) uint16 { return uint16(key[0] % shardCount) }

@@ -202,9 +202,9 @@ type SlotsOutcome struct {
 	// InFlight is the number of requests of the key that hold a slot. It counts this request
 	// if Taken is true.
 	InFlight int64
-	// Shared reports whether the slot belongs to all keys for which a store had no room. Only
-	// stores read Shared.
-	Shared bool
+	// Overflow reports whether the slot belongs to all keys for which a store had no room. Only
+	// stores read Overflow.
+	Overflow bool
 }
 
 // BanOutcome is the outcome of a [Ban].

@@ -209,12 +209,12 @@ func (tx *transaction) fillOutcome(it *item) {
 			}
 			tx.save(e, expires)
 		}
-		d.Receipt.Shared = d.Receipt != (algorithms.Receipt{}) && e.inOverflow()
+		d.Receipt.Overflow = d.Receipt != (algorithms.Receipt{}) && e.inOverflow()
 		o.Decisions = append(o.Decisions, d)
 	}
 	if r.Slots != nil {
 		s, e := &it.slotsCheck, &it.slots
-		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Shared: e.inOverflow()}
+		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Overflow: e.inOverflow()}
 		if s.Taken {
 			e.state.A = s.InFlight
 			tx.save(e, neverExpires)
@@ -243,7 +243,7 @@ func (tx *transaction) refund(request int, r *ZoneRequest, n int64) {
 			continue
 		}
 		l := r.Limits[i]
-		e := tx.findCharged(request, r.Zone, l.ID, d.Receipt.Shared)
+		e := tx.findCharged(request, r.Zone, l.ID, d.Receipt.Overflow)
 		if !e.exists || l.KeptAfterReset() && e.expires <= tx.now { // a saved budget would not begin again
 			continue
 		}
@@ -269,13 +269,13 @@ func (tx *transaction) charge(request int, r *ZoneRequest, mode algorithms.Mode,
 
 // leaveSlot gives back the slot of a request.
 func (tx *transaction) leaveSlot(request int, r *ZoneRequest) {
-	shared := r.Outcome.Slots.Shared
-	e := tx.findCharged(request, r.Zone, r.Slots.ID, shared)
+	overflow := r.Outcome.Slots.Overflow
+	e := tx.findCharged(request, r.Zone, r.Slots.ID, overflow)
 	switch {
 	case e.state.A > 1:
 		e.state.A--
 		tx.save(&e, neverExpires)
-	case shared:
+	case overflow:
 		e.shard.dropLocked(e.name, ignoreWeight)
 	default:
 		e.shard.dropLocked(e.name, tx.shared.subtractWeight)
@@ -294,14 +294,14 @@ func (tx *transaction) find(request int, zone *zoneUsage, id string) entry {
 	return entry{shard: s, name: name, zone: zone, stored: s.loadLocked(name)}
 }
 
-// findShared finds the budget shared by all keys without room.
-func (tx *transaction) findShared(id string) entry {
-	s, name := tx.lockOverflow(), tx.shared.names.sharedBudget(id)
+// findOverflow finds the overflow budget, which all keys without room share.
+func (tx *transaction) findOverflow(id string) entry {
+	s, name := tx.lockOverflow(), tx.shared.names.overflowBudget(id)
 	return entry{shard: s, name: name, stored: s.loadLocked(name)}
 }
 
 // findOrOverflow finds a budget of a request's key or, if the key is new and there is no room, the
-// shared budget. A peek isn't counted as a use of the shared budget.
+// overflow budget. A peek isn't counted as a use of it.
 func (tx *transaction) findOrOverflow(request int, zone *zoneUsage, id string, peek bool) entry {
 	e := tx.find(request, zone, id)
 	if !e.exists && !tx.hasRoom(zone) && !tx.reclaim(zone) {
@@ -309,15 +309,15 @@ func (tx *transaction) findOrOverflow(request int, zone *zoneUsage, id string, p
 			tx.shared.overflowed.Add(1)
 			tx.overflowed = append(tx.overflowed, zone.name)
 		}
-		return tx.findShared(id)
+		return tx.findOverflow(id)
 	}
 	return e
 }
 
 // findCharged finds the budget that a request was charged to.
-func (tx *transaction) findCharged(request int, zone, id string, shared bool) entry {
-	if shared {
-		return tx.findShared(id)
+func (tx *transaction) findCharged(request int, zone, id string, overflow bool) entry {
+	if overflow {
+		return tx.findOverflow(id)
 	}
 	return tx.find(request, tx.shared.zones.zone(zone), id)
 }

@@ -12,7 +12,7 @@ import (
 // staleOutcome is the outcome of an earlier request. A store must overwrite all of it.
 var staleOutcome = store.Outcome{
 	Verdict: store.Banned, Cached: true, Local: true, At: 1,
-	Slots: store.SlotsOutcome{Taken: true, InFlight: 7, Shared: true}, Ban: store.BanOutcome{Stands: true, Began: true, EndsAfter: 1},
+	Slots: store.SlotsOutcome{Taken: true, InFlight: 7, Overflow: true}, Ban: store.BanOutcome{Stands: true, Began: true, EndsAfter: 1},
 }
 
 func newRequest(zone, key string, cost int64, limits ...store.Limit) []store.ZoneRequest {

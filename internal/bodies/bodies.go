@@ -52,7 +52,7 @@ func (e *Error) Error() string { return "the body can't be read: " + e.Reason }
 // statusClientClosedRequest is the status of a request whose client has left, as in nginx.
 const statusClientClosedRequest = 499
 
-// The errors of [Request.Read].
+// The errors of [RequestBody.Read].
 var (
 	ErrMemory = &Error{http.StatusServiceUnavailable, "the memory for bodies is full"}
 	ErrGone   = &Error{statusClientClosedRequest, "the client has left"}
@@ -63,7 +63,7 @@ var (
 	errEncoded   = &Error{http.StatusUnsupportedMediaType, "content encoding, charset, parameters or a multipart form"}
 )
 
-// Errors returns all errors of [Request.Read].
+// Errors returns all errors of [RequestBody.Read].
 func Errors() []*Error {
 	return []*Error{errTooLarge, errLate, errMalformed, errEncoded, ErrMemory, ErrGone}
 }

@@ -44,7 +44,7 @@ func TestLastEventCounts(t *testing.T) {
 		if behind == "\n" && random.IntN(2) == 0 {
 			text = text[:len(text)-1] // the last line needs no end
 		}
-		body := NewResponse(httptest.NewRequest("GET", "/", nil), values)
+		body := NewResponseBody(httptest.NewRequest("GET", "/", nil), values)
 		body.ReadHeader(http.StatusOK, http.Header{"Content-Type": {contentType}})
 		for rest := []byte(text); len(rest) > 0; {
 			n := 1 + random.IntN(len(rest))

@@ -14,10 +14,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
 )
 
-// Request is the body of a request, with the values that the zones of one handler have read from it. The next
-// handler reads the same bytes. A nil Request is a body that no zone needs; it has no values, and nothing to
+// RequestBody is the body of a request, with the values that the zones of one handler have read from it. The next
+// handler reads the same bytes. A nil RequestBody is a body that no zone needs; it has no values, and nothing to
 // release. It is not safe for concurrent use.
-type Request struct {
+type RequestBody struct {
 	request    *http.Request
 	connection deadliner
 	fields     *Fields
@@ -39,10 +39,10 @@ type Request struct {
 // deadliner is a connection or stream, such as an [http.ResponseController].
 type deadliner interface{ SetReadDeadline(time.Time) error }
 
-// NewRequest returns the body of a request. If it is JSON or a form, it replaces r.Body, so that the body
+// NewRequestBody returns the body of a request. If it is JSON or a form, it replaces r.Body, so that the body
 // can be read before the next handler reads it. If the connection supports no deadlines, only those of the server apply.
-func NewRequest(r *http.Request, connection deadliner, fields *Fields, memory *Memory) *Request {
-	b := &Request{request: r, connection: connection, fields: fields, memory: memory}
+func NewRequestBody(r *http.Request, connection deadliner, fields *Fields, memory *Memory) *RequestBody {
+	b := &RequestBody{request: r, connection: connection, fields: fields, memory: memory}
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 || r.Method == http.MethodConnect {
 		return b
 	}
@@ -54,9 +54,9 @@ func NewRequest(r *http.Request, connection deadliner, fields *Fields, memory *M
 }
 
 // Read reads the body and its values for a zone with a text that needs bodies of these kinds. A body of another kind is
-// not read. If the zone can't read the body, [Request.Value] returns empty values until EndZone. Read returns an error
+// not read. If the zone can't read the body, [RequestBody.Value] returns empty values until EndZone. Read returns an error
 // if the zone must deny the request.
-func (b *Request) Read(kinds Kinds, policy Policy) *Error {
+func (b *RequestBody) Read(kinds Kinds, policy Policy) *Error {
 	if b.kind&kinds == 0 {
 		b.hidden = b.hidden || !b.read
 		return nil
@@ -68,16 +68,16 @@ func (b *Request) Read(kinds Kinds, policy Policy) *Error {
 	return err
 }
 
-// EndZone is called when all texts of a zone are complete. From here on, [Request.Value] returns all values that were
+// EndZone is called when all texts of a zone are complete. From here on, [RequestBody.Value] returns all values that were
 // read.
-func (b *Request) EndZone() {
+func (b *RequestBody) EndZone() {
 	if b != nil {
 		b.hidden = false
 	}
 }
 
 // Value returns the value of a placeholder, and whether it is known. It reads nothing.
-func (b *Request) Value(placeholder string) (value string, known bool) {
+func (b *RequestBody) Value(placeholder string) (value string, known bool) {
 	if b == nil || !b.read && !b.hidden {
 		return "", false
 	}
@@ -89,7 +89,7 @@ func (b *Request) Value(placeholder string) (value string, known bool) {
 }
 
 // readWithin reads the whole body and its values, within the bounds of a zone.
-func (b *Request) readWithin(policy Policy) *Error {
+func (b *RequestBody) readWithin(policy Policy) *Error {
 	if b.unsupported != nil {
 		return b.unsupported
 	}
@@ -108,7 +108,7 @@ func (b *Request) readWithin(policy Policy) *Error {
 // readUntil reads the whole body. A body that misses the deadline of its connection can't be read on, so only a zone that
 // denies the request sets one. The deadline stays if the body doesn't end, because the server reads the rest when it
 // closes the connection. Other zones wait as long as the client likes, so their bodies take other memory.
-func (b *Request) readUntil(policy Policy) ([]byte, error) {
+func (b *RequestBody) readUntil(policy Policy) ([]byte, error) {
 	if b.ahead.Ended() {
 		return b.ahead.ReadAhead(policy.Limit)
 	}
@@ -131,7 +131,7 @@ func (b *Request) readUntil(policy Policy) ([]byte, error) {
 }
 
 // readValues reads all values that the zones of the handler may need. A body without bytes has none.
-func (b *Request) readValues(body []byte) *Error {
+func (b *RequestBody) readValues(body []byte) *Error {
 	values := make([]string, len(b.fields.all))
 	var err error
 	switch {
@@ -161,7 +161,7 @@ func (b *Request) readValues(body []byte) *Error {
 
 // KeepValues keeps the values for placeholders of later handlers, if the memory for values has room. The zones don't
 // need them any more. If the zones are collected again, they read the body again.
-func (b *Request) KeepValues() {
+func (b *RequestBody) KeepValues() {
 	if b == nil || !b.read || b.kept {
 		return
 	}
@@ -171,7 +171,7 @@ func (b *Request) KeepValues() {
 	}
 }
 
-func (b *Request) readJSON(body []byte, values []string) error {
+func (b *RequestBody) readJSON(body []byte, values []string) error {
 	var paths []jsonvalue.Path
 	var indexes []int
 	for i, f := range b.fields.all {
@@ -197,7 +197,7 @@ func (b *Request) readJSON(body []byte, values []string) error {
 	return nil
 }
 
-func (b *Request) readForm(body []byte, values []string) (err error) {
+func (b *RequestBody) readForm(body []byte, values []string) (err error) {
 	for i, f := range b.fields.all {
 		if f.kind != kindForm {
 			continue
@@ -210,7 +210,7 @@ func (b *Request) readForm(body []byte, values []string) (err error) {
 }
 
 // errorOf returns what an error of reading the body means for the request.
-func (b *Request) errorOf(err error) *Error {
+func (b *RequestBody) errorOf(err error) *Error {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == readahead.ErrTooLarge, errors.As(err, &tooLarge): // the latter from request_body
@@ -226,14 +226,14 @@ func (b *Request) errorOf(err error) *Error {
 }
 
 // Held reports whether the body can be read ahead, so that there may be memory to release.
-func (b *Request) Held() bool { return b != nil && b.ahead != nil }
+func (b *RequestBody) Held() bool { return b != nil && b.ahead != nil }
 
 // MoveToDelayed moves the body to the memory for delayed requests. It reports false if there is no room.
-func (b *Request) MoveToDelayed() bool { return !b.Held() || b.ahead.Move(b.memory.Delayed) }
+func (b *RequestBody) MoveToDelayed() bool { return !b.Held() || b.ahead.Move(b.memory.Delayed) }
 
 // CloseAfterDenial has the server close the connection after the response that denies the request, if the body
 // has not ended. Otherwise the server reads the rest of the body before it sends the response.
-func (b *Request) CloseAfterDenial(response http.Header) {
+func (b *RequestBody) CloseAfterDenial(response http.Header) {
 	if b.request.ProtoMajor == 1 && !b.ahead.Ended() {
 		response.Set("Connection", "close")
 	}
@@ -241,7 +241,7 @@ func (b *Request) CloseAfterDenial(response http.Header) {
 
 // ReleaseUnread gives the memory of the body back if the next handler responds without having begun to read the
 // body. Over HTTP/1.1 the server discards an unread body then, too. The response may take long.
-func (b *Request) ReleaseUnread() {
+func (b *RequestBody) ReleaseUnread() {
 	if b.Held() {
 		b.ahead.ReleaseUnread()
 	}
@@ -249,7 +249,7 @@ func (b *Request) ReleaseUnread() {
 
 // ReleaseAfter gives the memory of the body back when the handler returns this error. After an error, error routes may
 // read the body, so the memory is given back when the request has ended.
-func (b *Request) ReleaseAfter(err error) {
+func (b *RequestBody) ReleaseAfter(err error) {
 	if b.Held() && err != nil {
 		context.AfterFunc(b.request.Context(), b.Release)
 		return
@@ -258,7 +258,7 @@ func (b *Request) ReleaseAfter(err error) {
 }
 
 // Release gives the memory of the body and of its values back.
-func (b *Request) Release() {
+func (b *RequestBody) Release() {
 	if !b.Held() {
 		return
 	}

@@ -28,15 +28,15 @@ func (d *deadlines) SetReadDeadline(deadline time.Time) error {
 }
 
 // newRequest returns the body of a request, with the fields of both kinds.
-func newRequest(memory *Memory, contentType, body string) (*http.Request, *Request) {
+func newRequest(memory *Memory, contentType, body string) (*http.Request, *RequestBody) {
 	r := httptest.NewRequest("POST", "/", strings.NewReader(body))
 	r.Header.Set("Content-Type", contentType)
 	fields := new(Fields)
 	fields.Add(userInJSON, "http.request.uri", userInForm, userInJSON)
-	return r, NewRequest(r, new(deadlines), fields, memory)
+	return r, NewRequestBody(r, new(deadlines), fields, memory)
 }
 
-func wantValue(t *testing.T, b *Request, placeholder, value string, known bool) {
+func wantValue(t *testing.T, b *RequestBody, placeholder, value string, known bool) {
 	t.Helper()
 	if got, ok := b.Value(placeholder); got != value || ok != known {
 		t.Errorf("the value is %q %v, want %q %v", got, ok, value, known)
@@ -127,7 +127,7 @@ func TestValuesAreKeptIfThereIsRoom(t *testing.T) {
 
 // A body that no zone needs can be asked everything.
 func TestNoBody(t *testing.T) {
-	var b *Request
+	var b *RequestBody
 	wantValue(t, b, userInJSON, "", false)
 	b.EndZone()
 	b.KeepValues()
@@ -182,7 +182,7 @@ func TestDeadlines(t *testing.T) {
 		r.Header.Set("Content-Type", "application/json")
 		fields := new(Fields)
 		fields.Add(userInJSON)
-		b := NewRequest(r, set, fields, NewMemory())
+		b := NewRequestBody(r, set, fields, NewMemory())
 		start := time.Now()
 		want := []time.Time{start.Add(time.Minute), start.Add(time.Hour), {}}
 		for _, test := range []struct {

@@ -52,10 +52,10 @@ func (v *ResponseValues) Add(placeholders ...string) error {
 	return nil
 }
 
-// Response is the body of one response, as far as the true costs of its request depend on it. Each part of the
+// ResponseBody is the body of one response, as far as the true costs of its request depend on it. Each part of the
 // body goes to the client first, and is read after that. The exception is the last part, because the true cost must
-// be known before the response is complete. A nil Response is a body on which no true cost depends.
-type Response struct {
+// be known before the response is complete. A nil ResponseBody is a body on which no true cost depends.
+type ResponseBody struct {
 	values *ResponseValues // nil: no true cost is a value in JSON
 	began  time.Time
 
@@ -70,21 +70,21 @@ type Response struct {
 	decoder *contentcoding.Writer // nil if the body isn't compressed
 }
 
-// NewResponse returns the body of the response that is about to begin. values is nil if no true cost is a value in
-// JSON. Otherwise NewResponse takes the content codings out of the request that can't be decoded.
-func NewResponse(r *http.Request, values *ResponseValues) *Response {
+// NewResponseBody returns the body of the response that is about to begin. values is nil if no true cost is a value in
+// JSON. Otherwise NewResponseBody takes the content codings out of the request that can't be decoded.
+func NewResponseBody(r *http.Request, values *ResponseValues) *ResponseBody {
 	if values != nil {
 		acceptOnlyDecodable(r.Header)
 	}
-	return &Response{
+	return &ResponseBody{
 		values: values, began: time.Now(),
 		switched: r.Method == http.MethodConnect, // over HTTP/2 for a WebSocket, whose response has status 200
 	}
 }
 
 // NewLoggedResponse returns the body of a response of which only the length and the duration are known.
-func NewLoggedResponse(method string, length int64, took time.Duration) *Response {
-	return &Response{length: length, took: took, switched: method == http.MethodConnect}
+func NewLoggedResponse(method string, length int64, took time.Duration) *ResponseBody {
+	return &ResponseBody{length: length, took: took, switched: method == http.MethodConnect}
 }
 
 // responseKind is the kind of a body.
@@ -119,7 +119,7 @@ func responseKindOf(contentType string) responseKind {
 }
 
 // ReadHeader prepares for the body that follows this header.
-func (b *Response) ReadHeader(status int, header http.Header) {
+func (b *ResponseBody) ReadHeader(status int, header http.Header) {
 	if b == nil {
 		return
 	}
@@ -135,13 +135,13 @@ func (b *Response) ReadHeader(status int, header http.Header) {
 }
 
 // isRead reports whether the content of the next part is read, and not only its length.
-func (b *Response) isRead() bool {
+func (b *ResponseBody) isRead() bool {
 	return !b.ended && b.kind != noJSON && (b.coding == "" || contentcoding.CanDecode(b.coding))
 }
 
 // See reads a part of the body. A connection that has become another protocol over HTTP/2 may still write when the
 // handlers have returned. So its bytes change nothing.
-func (b *Response) See(part []byte) {
+func (b *ResponseBody) See(part []byte) {
 	if b == nil || b.switched {
 		return
 	}
@@ -162,7 +162,7 @@ func (b *Response) See(part []byte) {
 }
 
 // End ends the body. Its values are known after that, and See reads nothing more.
-func (b *Response) End() {
+func (b *ResponseBody) End() {
 	if b == nil {
 		return
 	}
@@ -174,7 +174,7 @@ func (b *Response) End() {
 
 // Replace returns the value of a placeholder. It is a ReplacementFunc of Caddy, and leaves the values of
 // other placeholders as they are.
-func (b *Response) Replace(placeholder string, value any) (any, error) {
+func (b *ResponseBody) Replace(placeholder string, value any) (any, error) {
 	switch {
 	case placeholder == responseSeconds:
 		return strconv.FormatFloat(b.took.Seconds(), 'f', -1, 64), nil

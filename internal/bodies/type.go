@@ -12,7 +12,7 @@ const multipartForm = "multipart/form-data"
 
 // readHeader finds out what a body holds. The next handler may decode a body otherwise than this
 // package, because of a content encoding or a charset. Parsers of multipart forms differ most. Such a body is unsupported.
-func (b *Request) readHeader(header http.Header) {
+func (b *RequestBody) readHeader(header http.Header) {
 	types := header["Content-Type"]
 	for _, t := range types {
 		b.kind = max(b.kind, kindOfMediaType(t))

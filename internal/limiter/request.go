@@ -18,7 +18,7 @@ type State struct {
 	Limiter   *Limiter
 	Explained bool                // the request is only described, so nothing is counted or logged
 	trace     *telemetry.Trace    // nil if the request isn't traced
-	Body      *bodies.Request     // nil until a zone needs it
+	Body      *bodies.RequestBody // nil until a zone needs it
 	response  http.ResponseWriter // nil in an explanation
 
 	// Set by [State.Collect].

@@ -65,7 +65,7 @@ func (b *bodyReader) read(kinds bodies.Kinds) {
 	}
 	if b.state.Body == nil {
 		l := b.state.Limiter
-		b.state.Body = bodies.NewRequest(b.r, http.NewResponseController(b.state.response), &l.BodyFields, l.BodyMemory)
+		b.state.Body = bodies.NewRequestBody(b.r, http.NewResponseController(b.state.response), &l.BodyFields, l.BodyMemory)
 	}
 	if err := b.state.Body.Read(kinds, b.zone.BodyPolicy); b.err == nil {
 		b.err = err

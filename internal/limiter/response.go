@@ -76,9 +76,9 @@ type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	state      *State
 	families   []httpfields.Family
-	settlement *Settlement      // nil if no zone settles
-	body       *bodies.Response // nil if no true cost depends on it
-	noBody     bool             // responses to this request have no body
+	settlement *Settlement          // nil if no zone settles
+	body       *bodies.ResponseBody // nil if no true cost depends on it
+	noBody     bool                 // responses to this request have no body
 	headerSent bool
 	bodyLeft   int64 // how many bytes of the body are still to be written, or unknownLength
 }

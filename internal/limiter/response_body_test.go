@@ -70,7 +70,7 @@ func TestBodyIsReadInTime(t *testing.T) {
 type watchedWriter struct {
 	*httptest.ResponseRecorder
 	repl  *caddy.Replacer
-	body  *bodies.Response
+	body  *bodies.ResponseBody
 	notes []string
 }
 

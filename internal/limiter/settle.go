@@ -51,10 +51,10 @@ type Settlement struct {
 	client      context.Context // of the request: canceled when the client leaves
 	unknown     bool            // the client has left, and the next handler has returned without a response
 	repl        *caddy.Replacer
-	Body        *bodies.Response // nil if no true cost depends on it
-	status      int              // 0: the header is not sent yet
-	hasTrailers bool             // the header announces trailers
-	ended       bool             // the true cost is read, or will not be known
+	Body        *bodies.ResponseBody // nil if no true cost depends on it
+	status      int                  // 0: the header is not sent yet
+	hasTrailers bool                 // the header announces trailers
+	ended       bool                 // the true cost is read, or will not be known
 }
 
 // NewSettlement returns nil if no zone of the request settles. client is the context of the request.
@@ -73,7 +73,7 @@ func (e *Entry) Settles() bool {
 
 // beginBody prepares for the body of the response, just before the request is passed on. It returns nil
 // if no true cost depends on the body.
-func (s *Settlement) beginBody(r *http.Request) *bodies.Response {
+func (s *Settlement) beginBody(r *http.Request) *bodies.ResponseBody {
 	needsBody, needsJSON := false, false
 	for i := range s.state.Entries {
 		if e := &s.state.Entries[i]; e.Settles() {
@@ -87,7 +87,7 @@ func (s *Settlement) beginBody(r *http.Request) *bodies.Response {
 	if needsJSON {
 		values = &s.state.Limiter.ResponseValues
 	}
-	s.Body = bodies.NewResponse(r, values)
+	s.Body = bodies.NewResponseBody(r, values)
 	return s.Body
 }
 

@@ -216,7 +216,7 @@ func (x *explainLaw) tryOne(t *testing.T, random *rand.Rand, seen map[string]int
 	body, _ := json.Marshal(map[string]any{"url": "http://x/", "headers": header})
 	var views [2]*adminapi.Explanation
 	for i := range views {
-		view, err := (&admin.Request{Ctx: t.Context(), Body: string(body)}).Explain()
+		view, err := (&admin.OperatorRequest{Ctx: t.Context(), Body: string(body)}).Explain()
 		if err != nil {
 			return err.Error()
 		}

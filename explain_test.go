@@ -37,7 +37,7 @@ func TestExplainTakesTooLong(t *testing.T) {
 	h.Store = hangingStore{h.Store}
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		_, err := (&admin.Request{Ctx: t.Context(), Configuration: app.forAdmin(), Body: explainedBody}).Explain()
+		_, err := (&admin.OperatorRequest{Ctx: t.Context(), Configuration: app.forAdmin(), Body: explainedBody}).Explain()
 		var answer caddy.APIError
 		if took := time.Since(start); !errors.As(err, &answer) || answer.HTTPStatus != http.StatusGatewayTimeout || took != 10*time.Second {
 			t.Errorf("%v after %v, want status 504 after 10s", err, took)
@@ -49,7 +49,7 @@ func TestExplainTakesTooLong(t *testing.T) {
 func TestExplainFactor0(t *testing.T) {
 	loadExplained(t)
 	for query, want := range map[string]string{"": "no_match", "?off=1": "unlimited", "?off=1&free=1": "exempt", "?free=1": "no_match"} {
-		x, err := (&admin.Request{Ctx: t.Context(), Body: strings.Replace(explainedBody, "/x", "/x"+query, 1)}).Explain()
+		x, err := (&admin.OperatorRequest{Ctx: t.Context(), Body: strings.Replace(explainedBody, "/x", "/x"+query, 1)}).Explain()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestExplainGivesMemoryBack(t *testing.T) {
 	loadExplained(t)
 	describes := strings.Replace(explainedBody, "{", `{"method":"POST","body":"{\"user\":\"alice\"}",`, 1)
 	describes = strings.Replace(describes, `"X-Key":"k"`, `"Content-Type":"application/json"`, 1)
-	x, err := (&admin.Request{Ctx: t.Context(), Body: describes}).Explain()
+	x, err := (&admin.OperatorRequest{Ctx: t.Context(), Body: describes}).Explain()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ func (b *redisBackend) status() adminapi.Redis {
 
 // metricSources are the sources of the gauges. They concern the whole process, and so serve all configurations.
 var metricSources = telemetry.Sources{
-	Zones:            func() []*telemetry.Zone { return ofActiveApp((*App).countedZones) },
+	Zones:            func() []*telemetry.ZoneMetrics { return ofActiveApp((*App).countedZones) },
 	Redis:            stateOfRedis,
 	MemoryKeys:       func() float64 { return sumOfMemoryStores((*store.SharedMemory).Keys) },
 	MemoryOverflowed: func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) },
@@ -170,7 +170,7 @@ func stateOfRedis() (sum telemetry.RedisState, found bool) {
 }
 
 // countedZones returns the metrics of the zones whose requests are counted.
-func (a *App) countedZones() (counted []*telemetry.Zone) {
+func (a *App) countedZones() (counted []*telemetry.ZoneMetrics) {
 	for _, zones := range a.zonesByName {
 		for _, z := range zones {
 			if !z.Metrics.Disabled {

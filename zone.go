@@ -158,7 +158,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	z := &limiter.Zone{
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
-		Metrics: telemetry.Zone{
+		Metrics: telemetry.ZoneMetrics{
 			Name: name, Disabled: !h.CountsRequests,
 			HasSlots: c.Concurrency > 0, HasDelay: c.Delay != nil, HasBan: c.Ban != nil, HasSettle: c.Settle != nil,
 		},

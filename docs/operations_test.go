@@ -71,12 +71,12 @@ func TestMetricsReference(t *testing.T) {
 // allMetrics returns all metrics with all their labels, as of a process in which each of them has a value.
 func allMetrics(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	z := telemetry.Zone{Name: t.Name(), HasSlots: true, HasDelay: true, HasBan: true, HasSettle: true}
+	z := telemetry.ZoneMetrics{Name: t.Name(), HasSlots: true, HasDelay: true, HasBan: true, HasSettle: true}
 	z.CountDecision(telemetry.OutcomeAllowed, 0)
 	telemetry.CountStoreError(store.ErrOpen)
 	registry := prometheus.NewPedanticRegistry()
 	if err := telemetry.Register(registry, telemetry.Sources{
-		Zones: func() []*telemetry.Zone { return []*telemetry.Zone{&z} },
+		Zones: func() []*telemetry.ZoneMetrics { return []*telemetry.ZoneMetrics{&z} },
 		Redis: func() (sum telemetry.RedisState, ok bool) { return sum, true },
 
 		MemoryKeys: func() float64 { return 0 }, MemoryOverflowed: func() float64 { return 0 },

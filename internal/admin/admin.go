@@ -135,8 +135,8 @@ func readBody(w http.ResponseWriter, r *http.Request) (string, error) {
 	return string(bytes.TrimSpace(body)), nil
 }
 
-// Request is a request of an operator.
-type Request struct {
+// OperatorRequest is a request of an operator.
+type OperatorRequest struct {
 	Ctx           context.Context
 	Configuration *Configuration
 	zone          string  // the name in the path
@@ -157,7 +157,7 @@ const (
 )
 
 // checkKey rejects a key that no request can have, or look up, in any of the zones.
-func (a *Request) checkKey(use KeyUse) (err error) {
+func (a *OperatorRequest) checkKey(use KeyUse) (err error) {
 	for _, z := range a.zones {
 		if err = z.CheckKey(a.key, use); err == nil {
 			return nil
@@ -202,7 +202,7 @@ func (z *Zone) CheckKey(key string, use KeyUse) error {
 }
 
 // resetKey makes the budgets of a key untouched, and ends its ban.
-func (a *Request) resetKey() (any, error) {
+func (a *OperatorRequest) resetKey() (any, error) {
 	return nil, a.endBan(func(z *Zone) (c store.Change, err error) {
 		text, err := z.lookUpStoredOverride(a.Ctx, a.key)
 		network, _ := keys.ParseNetwork(a.key)
@@ -221,7 +221,7 @@ func (a *Request) resetKey() (any, error) {
 }
 
 // unbanKey ends the ban of a key, and forgets its earlier bans.
-func (a *Request) unbanKey() (any, error) {
+func (a *OperatorRequest) unbanKey() (any, error) {
 	if err := a.requireBan(); err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ func (a *Request) unbanKey() (any, error) {
 }
 
 // endBan makes a change to the key that also forgets its bans.
-func (a *Request) endBan(newChange func(*Zone) (store.Change, error)) error {
+func (a *OperatorRequest) endBan(newChange func(*Zone) (store.Change, error)) error {
 	return a.changeKey(func(z *Zone) (store.Change, error) {
 		c, err := newChange(z)
 		for _, b := range z.bansFor(nil) {
@@ -240,7 +240,7 @@ func (a *Request) endBan(newChange func(*Zone) (store.Change, error)) error {
 }
 
 // banKey begins a ban of a key. It replaces a ban that is in force.
-func (a *Request) banKey() (any, error) {
+func (a *OperatorRequest) banKey() (any, error) {
 	if err := a.requireBan(); err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func (a *Request) banKey() (any, error) {
 }
 
 // requireBan rejects zones without the option ban.
-func (a *Request) requireBan() error {
+func (a *OperatorRequest) requireBan() error {
 	if z := a.zones[0]; z.Ban == nil {
 		return Error(http.StatusConflict, "zone %q bans nobody: write for example ban 1h in it", z.Name)
 	}
@@ -279,7 +279,7 @@ func (a *Request) requireBan() error {
 
 // changeKey makes a change to the key in each store that keeps it. newChange returns the change
 // for a zone.
-func (a *Request) changeKey(newChange func(*Zone) (store.Change, error)) error {
+func (a *OperatorRequest) changeKey(newChange func(*Zone) (store.Change, error)) error {
 	type place struct {
 		identity limiter.Identity
 		store    store.Store

@@ -32,7 +32,7 @@ import (
 const explainTimeout = 10 * time.Second
 
 // Explain explains a described request. It charges, counts and logs nothing.
-func (a *Request) Explain() (any, error) {
+func (a *OperatorRequest) Explain() (any, error) {
 	var q adminapi.ExplainedRequest
 	if err := options.DecodeStrictly([]byte(a.Body), &q); err != nil {
 		return nil, Error(http.StatusBadRequest,

@@ -16,7 +16,7 @@ import (
 )
 
 // inspectKey returns the state of a key. It charges nothing.
-func (a *Request) inspectKey() (any, error) {
+func (a *OperatorRequest) inspectKey() (any, error) {
 	v := &adminapi.Key{Zone: a.zones[0].Name, Key: keys.Encoded("", a.key), Budgets: []adminapi.Budgets{}}
 	seen := make(map[limiter.Identity]bool)
 	for _, z := range a.zones {

@@ -22,7 +22,7 @@ type listSource[T any] func(cursor string, limit int) (entries []T, next string,
 
 // readPage returns a page of a list that has several parts. A cursor is the number of a part, and the
 // cursor in it.
-func readPage[T any](a *Request, parts []listSource[T]) (entries []T, next string, err error) {
+func readPage[T any](a *OperatorRequest, parts []listSource[T]) (entries []T, next string, err error) {
 	number, cursor := 0, ""
 	if a.cursor != "" {
 		text, behind, _ := strings.Cut(a.cursor, ".")
@@ -54,7 +54,7 @@ func cursorError(err error) error {
 }
 
 // zonesByStore returns one zone of the request for each store, by the name of the store.
-func (a *Request) zonesByStore() (zones []*Zone) {
+func (a *OperatorRequest) zonesByStore() (zones []*Zone) {
 	byStore := make(map[string]*Zone)
 	for _, z := range a.zones {
 		byStore[z.Identity.Store] = z
@@ -67,7 +67,7 @@ func (a *Request) zonesByStore() (zones []*Zone) {
 
 // listStored returns a part of a list that the store of the zone has. view returns nil for an entry
 // that is not listed.
-func listStored[T any](a *Request, z *Zone, kind store.ListingKind, view func(store.Listed) *T) listSource[T] {
+func listStored[T any](a *OperatorRequest, z *Zone, kind store.ListingKind, view func(store.Listed) *T) listSource[T] {
 	return func(cursor string, limit int) (entries []T, next string, err error) {
 		page, err := z.Limiter.AuthoritativeStore().List(a.Ctx, store.Listing{Zone: z.Name, Kind: kind, Cursor: cursor, Limit: limit})
 		if errors.Is(err, store.ErrCursor) {
@@ -97,7 +97,7 @@ func (z *Zone) viewListedKey(l store.Listed) adminapi.ShownKey {
 }
 
 // listBans returns a page of the bans in force.
-func (a *Request) listBans() (any, error) {
+func (a *OperatorRequest) listBans() (any, error) {
 	if err := a.requireBan(); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (z *Zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
 }
 
 // listOverrides returns a page of the overrides. The overrides of the configuration come first.
-func (a *Request) listOverrides() (any, error) {
+func (a *OperatorRequest) listOverrides() (any, error) {
 	parts := []listSource[adminapi.ListedOverride]{a.listConfigured}
 	for _, z := range a.zonesByStore() {
 		if z.RuntimeOverrides {
@@ -143,7 +143,7 @@ func (a *Request) listOverrides() (any, error) {
 
 // listConfigured is the part of the overrides in the configuration, in the order of their keys. A cursor
 // is the number of the next one.
-func (a *Request) listConfigured(cursor string, limit int) (list []adminapi.ListedOverride, next string, err error) {
+func (a *OperatorRequest) listConfigured(cursor string, limit int) (list []adminapi.ListedOverride, next string, err error) {
 	z := a.zones[0]
 	sorted := slices.Sorted(maps.Keys(z.Overrides.All))
 	from, err := strconv.Atoi(cmp.Or(cursor, "0"))

@@ -8,7 +8,7 @@ import (
 )
 
 // setOverride sets the run-time override of a key.
-func (a *Request) setOverride() (any, error) {
+func (a *OperatorRequest) setOverride() (any, error) {
 	if err := a.checkKey(ForOverrides); err != nil {
 		return nil, Error(http.StatusBadRequest, "key %w", err)
 	}
@@ -20,11 +20,11 @@ func (a *Request) setOverride() (any, error) {
 }
 
 // removeOverride removes the run-time override of a key.
-func (a *Request) removeOverride() (any, error) { return nil, a.changeOverride("", 0) }
+func (a *OperatorRequest) removeOverride() (any, error) { return nil, a.changeOverride("", 0) }
 
 // changeOverride sets the run-time override of a key, or removes it if the text is empty. If ttl is
 // 0, the override has no end.
-func (a *Request) changeOverride(text string, ttl time.Duration) error {
+func (a *OperatorRequest) changeOverride(text string, ttl time.Duration) error {
 	for _, z := range a.zones {
 		if !z.RuntimeOverrides {
 			return Error(http.StatusConflict, "zone %q does not look for overrides at run time: write runtime_overrides in it", z.Name)

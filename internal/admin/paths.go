@@ -16,41 +16,41 @@ import (
 type Resource struct {
 	Form       string // after [Path]
 	Parameters []string
-	Actions    map[string]func(*Request) (any, error)
+	Actions    map[string]func(*OperatorRequest) (any, error)
 }
 
 // Resources are the endpoints below [Path].
 var Resources = []Resource{
-	{"status", nil, get((*Request).showStatus)},
-	{"explain", nil, map[string]func(*Request) (any, error){http.MethodPost: (*Request).Explain}},
-	{"history", nil, get((*Request).showHistory)},
-	{"zones", nil, get((*Request).listZones)},
-	{"zones/{zone}", nil, get((*Request).showZone)},
-	{"zones/{zone}/top", nil, get((*Request).listDeniedKeys)},
-	{"zones/{zone}/bans", []string{"limit", "cursor"}, get((*Request).listBans)},
-	{"zones/{zone}/overrides", []string{"limit", "cursor"}, get((*Request).listOverrides)},
-	{"zones/{zone}/keys", []string{"key"}, map[string]func(*Request) (any, error){
-		http.MethodGet: (*Request).inspectKey, http.MethodDelete: (*Request).resetKey,
+	{"status", nil, get((*OperatorRequest).showStatus)},
+	{"explain", nil, map[string]func(*OperatorRequest) (any, error){http.MethodPost: (*OperatorRequest).Explain}},
+	{"history", nil, get((*OperatorRequest).showHistory)},
+	{"zones", nil, get((*OperatorRequest).listZones)},
+	{"zones/{zone}", nil, get((*OperatorRequest).showZone)},
+	{"zones/{zone}/top", nil, get((*OperatorRequest).listDeniedKeys)},
+	{"zones/{zone}/bans", []string{"limit", "cursor"}, get((*OperatorRequest).listBans)},
+	{"zones/{zone}/overrides", []string{"limit", "cursor"}, get((*OperatorRequest).listOverrides)},
+	{"zones/{zone}/keys", []string{"key"}, map[string]func(*OperatorRequest) (any, error){
+		http.MethodGet: (*OperatorRequest).inspectKey, http.MethodDelete: (*OperatorRequest).resetKey,
 	}},
-	{"zones/{zone}/override", []string{"key"}, map[string]func(*Request) (any, error){
-		http.MethodPut: (*Request).setOverride, http.MethodDelete: (*Request).removeOverride,
+	{"zones/{zone}/override", []string{"key"}, map[string]func(*OperatorRequest) (any, error){
+		http.MethodPut: (*OperatorRequest).setOverride, http.MethodDelete: (*OperatorRequest).removeOverride,
 	}},
-	{"zones/{zone}/ban", []string{"key"}, map[string]func(*Request) (any, error){
-		http.MethodPut: (*Request).banKey, http.MethodDelete: (*Request).unbanKey,
+	{"zones/{zone}/ban", []string{"key"}, map[string]func(*OperatorRequest) (any, error){
+		http.MethodPut: (*OperatorRequest).banKey, http.MethodDelete: (*OperatorRequest).unbanKey,
 	}},
 }
 
-func get(action func(*Request) (any, error)) map[string]func(*Request) (any, error) {
-	return map[string]func(*Request) (any, error){http.MethodGet: action}
+func get(action func(*OperatorRequest) (any, error)) map[string]func(*OperatorRequest) (any, error) {
+	return map[string]func(*OperatorRequest) (any, error){http.MethodGet: action}
 }
 
 // readURL returns the resource at a URL, and a request with the values in the URL.
-func readURL(u *url.URL) (*Resource, *Request, error) {
+func readURL(u *url.URL) (*Resource, *OperatorRequest, error) {
 	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // EscapedPath ignores a RawPath that is not valid
 		return nil, nil, Error(http.StatusBadRequest,
 			"the path is not percent-encoded as a whole: encode everything in the zone but letters, digits and -_.~")
 	}
-	a, parts := new(Request), strings.Split(strings.TrimPrefix(u.EscapedPath(), Path), "/")
+	a, parts := new(OperatorRequest), strings.Split(strings.TrimPrefix(u.EscapedPath(), Path), "/")
 	if len(parts) > 1 && parts[0] == "zones" && parts[1] != "" {
 		a.zone, _ = url.PathUnescape(parts[1]) // without an error, as EscapedPath is valid
 		parts[1] = "{zone}"
@@ -81,7 +81,7 @@ const (
 )
 
 // readQuery reads the parameters of a request.
-func (r *Resource) readQuery(query string, a *Request) error {
+func (r *Resource) readQuery(query string, a *OperatorRequest) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return err

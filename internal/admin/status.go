@@ -32,7 +32,7 @@ var moduleVersion = sync.OnceValue(func() string {
 })
 
 // showStatus returns the state of this instance.
-func (a *Request) showStatus() (any, error) {
+func (a *OperatorRequest) showStatus() (any, error) {
 	v := adminapi.Status{Version: moduleVersion(), Started: processStarted}
 	v.Memory, v.Local, v.Redis = a.Configuration.Memory(), a.Configuration.Local(), a.Configuration.Redis()
 	slices.SortFunc(v.Redis, func(a, b adminapi.Redis) int {

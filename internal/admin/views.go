@@ -15,15 +15,15 @@ import (
 
 // listZones returns the zones of the configuration, by name. Zones with one name are listed once
 // if their views are the same.
-func (a *Request) listZones() (any, error) {
+func (a *OperatorRequest) listZones() (any, error) {
 	return a.viewZones(slices.Sorted(maps.Keys(a.Configuration.Zones)))
 }
 
 // showZone returns the entries of the list of zones with the name in the path.
-func (a *Request) showZone() (any, error) { return a.viewZones([]string{a.zone}) }
+func (a *OperatorRequest) showZone() (any, error) { return a.viewZones([]string{a.zone}) }
 
 // viewZones returns the entries of the list of zones with these names.
-func (a *Request) viewZones(names []string) (any, error) {
+func (a *OperatorRequest) viewZones(names []string) (any, error) {
 	counts, list := telemetry.RequestCounts(), []options.Object{}
 	for _, name := range names {
 		first, seen := len(list), make(map[viewedZone]bool)
@@ -78,7 +78,7 @@ func (z *Zone) view(c *Configuration, counts telemetry.Counts) options.Object {
 }
 
 // showHistory returns the counts of requests of the last minutes, in the zones that count them.
-func (a *Request) showHistory() (any, error) {
+func (a *OperatorRequest) showHistory() (any, error) {
 	samples, now := telemetry.History(), time.Now()
 	v := adminapi.History{Ages: []float64{}, Zones: make(map[string]map[string][]int64)}
 	for i := range samples {
@@ -105,7 +105,7 @@ func (a *Request) showHistory() (any, error) {
 }
 
 // listDeniedKeys returns the keys of a zone that this instance denied most lately.
-func (a *Request) listDeniedKeys() (any, error) {
+func (a *OperatorRequest) listDeniedKeys() (any, error) {
 	return a.zones[0].DeniedKeys.List(time.Now()), nil
 }
 

@@ -283,7 +283,7 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 		Matchers: caddyhttp.MatcherSets{caddyhttp.MatcherSet{zoneMatcher(number)}},
 		Ban:      z.ban, Concurrency: z.slots, Cost: must(cost.Parse("{sim.cost}", nil)),
 		Status:  http.StatusTooManyRequests,
-		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
+		Metrics: telemetry.ZoneMetrics{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
 		RuntimeOverrides: z.overridden,
 	}
 	compiled.CompileOverride = func(text string) (*limiter.LimitSet, time.Time, error) {

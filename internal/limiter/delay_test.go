@@ -45,7 +45,7 @@ func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int
 	return &queueTest{
 		handler: &Limiter{Store: budgets, SlotLines: ProcessSlotLines},
 		zone: &Zone{
-			Name: "api", Metrics: telemetry.Zone{Disabled: true},
+			Name: "api", Metrics: telemetry.ZoneMetrics{Disabled: true},
 			Delay: &lines.DelayPolicy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: NewDelayPlaces()},
 		},
 		limit: store.NewLimit("api", "", l),

@@ -22,7 +22,7 @@ func newTestLimiter(t *testing.T, z *Zone) *Limiter {
 	}
 	z.Name, z.Keys, z.Enforce = "api", []keys.Template{keys.NewKey("", keys.Form{})}, 100
 	z.BodyNeeds.Keys = make([]bodies.Kinds, len(z.Keys))
-	z.Metrics, z.KeyWarnings, z.Logger = telemetry.Zone{Disabled: true}, NewKeyWarnings(z.Keys, nil), zap.NewNop()
+	z.Metrics, z.KeyWarnings, z.Logger = telemetry.ZoneMetrics{Disabled: true}, NewKeyWarnings(z.Keys, nil), zap.NewNop()
 	z.LimitSets = &LimitSets{DefaultSet: &LimitSet{Limits: []*algorithms.Limit{limit}}}
 	z.DefaultSet.NameBudgets(z.Name, z.Keys)
 	return &Limiter{

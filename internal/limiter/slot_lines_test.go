@@ -45,7 +45,7 @@ func newSlotTest(budgets store.Store, pause time.Duration) *slotTest {
 func (s *slotTest) addZone(t *testing.T, name string, maxWait time.Duration, places int64) {
 	t.Helper()
 	s.zones[name] = &Zone{
-		Name: name, Metrics: telemetry.Zone{Disabled: true},
+		Name: name, Metrics: telemetry.ZoneMetrics{Disabled: true},
 		Delay: &lines.DelayPolicy{MaxDelay: maxWait.Microseconds(), MaxPlaces: places, Places: NewDelayPlaces()},
 	}
 }

@@ -35,7 +35,7 @@ const (
 // Sources are the functions that gauges ask for their values. They can be called at the same time.
 type Sources struct {
 	// Zones returns the zones of the configuration in force whose requests are counted.
-	Zones func() []*Zone
+	Zones func() []*ZoneMetrics
 	// Redis returns the sums over all Redis. ok is false if there is none.
 	Redis func() (sum RedisState, ok bool)
 	// MemoryKeys and MemoryOverflowed return the sums over the stores in memory.
@@ -57,13 +57,13 @@ func (s Sources) collectors() []prometheus.Collector {
 		return metricSet{desc, prometheus.GaugeValue, collect}
 	}
 	ofZones := func(
-		kind prometheus.ValueType, o prometheus.Opts, has func(*Zone) bool, number func(*zoneNumbers) *atomic.Int64,
+		kind prometheus.ValueType, o prometheus.Opts, has func(*ZoneMetrics) bool, number func(*zoneNumbers) *atomic.Int64,
 	) metricSet {
 		m := set(o, func(set func(float64, ...string)) { s.collectNumbers(set, has, number) }, "zone")
 		m.kind = kind
 		return m
 	}
-	hasSettle := func(z *Zone) bool { return z.HasSettle }
+	hasSettle := func(z *ZoneMetrics) bool { return z.HasSettle }
 	requests := set(name("requests_total",
 		"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
 			"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
@@ -82,10 +82,10 @@ func (s Sources) collectors() []prometheus.Collector {
 			"Requests decided by a shared budget because the memory was full.")), s.MemoryOverflowed),
 		ofZones(prometheus.CounterValue, name("deny_cache_hits_total",
 			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them."),
-			func(z *Zone) bool { _, had := processZones.Load(z.Name); return had }, // a request
+			func(z *ZoneMetrics) bool { _, had := processZones.Load(z.Name); return had }, // a request
 			func(n *zoneNumbers) *atomic.Int64 { return &n.denyCacheHits }),
 		ofZones(prometheus.CounterValue, name("bans_total", "Bans that began on this instance, by denials or by operators."),
-			func(z *Zone) bool { return z.HasBan }, func(n *zoneNumbers) *atomic.Int64 { return &n.bansBegun }),
+			func(z *ZoneMetrics) bool { return z.HasBan }, func(n *zoneNumbers) *atomic.Int64 { return &n.bansBegun }),
 		ofZones(prometheus.CounterValue, name("reserved_events_total",
 			"Events that requests of zones with settle were charged when they came. A request counts when it has ended."),
 			hasSettle, func(n *zoneNumbers) *atomic.Int64 { return &n.reservedEvents }),
@@ -93,7 +93,7 @@ func (s Sources) collectors() []prometheus.Collector {
 			"Events that the same requests were charged in the end: their true cost, or what they reserved if it is unknown."),
 			hasSettle, func(n *zoneNumbers) *atomic.Int64 { return &n.settledEvents }),
 		ofZones(prometheus.GaugeValue, name("in_flight", "Requests of this instance that hold a slot of concurrency."),
-			func(z *Zone) bool { return z.HasSlots }, func(n *zoneNumbers) *atomic.Int64 { return &n.inFlight }),
+			func(z *ZoneMetrics) bool { return z.HasSlots }, func(n *zoneNumbers) *atomic.Int64 { return &n.inFlight }),
 		set(name("waiting", "Delayed requests, by what they wait for: limit, or slot (of concurrency)."), s.collectWaiting, "zone", "for"),
 		set(name("redis_queue", "Requests and corrections of charges that wait to be sent to Redis."), s.collectRedisQueue),
 		set(name("redis_connections", "Connections to Redis, by state: idle or in_use."), s.collectRedisConnections, "state"),
@@ -111,7 +111,7 @@ func collectOutcomes(set func(float64, ...string)) {
 // collectNumbers calls set with a number of each zone that has an option, and with further labels. Of other zones, such
 // as those that have left the configuration, it leaves out 0.
 func (s Sources) collectNumbers(
-	set func(float64, ...string), has func(*Zone) bool, number func(*zoneNumbers) *atomic.Int64, labels ...string,
+	set func(float64, ...string), has func(*ZoneMetrics) bool, number func(*zoneNumbers) *atomic.Int64, labels ...string,
 ) {
 	values := make(map[string]int64)
 	for _, z := range s.Zones() {
@@ -134,8 +134,8 @@ func (s Sources) collectNumbers(
 func (s Sources) collectWaiting(set func(float64, ...string)) {
 	forALimit := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForLimit }
 	forASlot := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForSlot }
-	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay }, forALimit, ForLimit)
-	s.collectNumbers(set, func(z *Zone) bool { return z.HasDelay && z.HasSlots }, forASlot, ForSlot)
+	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasDelay }, forALimit, ForLimit)
+	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasDelay && z.HasSlots }, forASlot, ForSlot)
 }
 
 func (s Sources) collectRedisQueue(set func(float64, ...string)) {

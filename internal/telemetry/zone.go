@@ -75,9 +75,9 @@ func RequestCounts() map[string]Counts {
 	return all
 }
 
-// Zone holds the metrics of a zone. It is safe for concurrent use. The zone's first request creates the numbers. So a
+// ZoneMetrics holds the metrics of a zone. It is safe for concurrent use. The zone's first request creates the numbers. So a
 // configuration that is rejected leaves no metrics behind.
-type Zone struct {
+type ZoneMetrics struct {
 	Name     string
 	Disabled bool // nothing is counted
 	// The options of the zone that have metrics.
@@ -87,7 +87,7 @@ type Zone struct {
 }
 
 // numbers returns the numbers of the zone. It creates them at the first call.
-func (m *Zone) numbers() *zoneNumbers {
+func (m *ZoneMetrics) numbers() *zoneNumbers {
 	if n := m.lazyNumbers.Load(); n != nil {
 		return n
 	}
@@ -102,33 +102,33 @@ func (m *Zone) numbers() *zoneNumbers {
 }
 
 // CountDecision counts a decision of the store, and how long it took.
-func (m *Zone) CountDecision(outcome Outcome, took time.Duration) {
+func (m *ZoneMetrics) CountDecision(outcome Outcome, took time.Duration) {
 	m.numbers().decisionSeconds.Observe(took.Seconds())
 	m.CountOutcome(outcome)
 }
 
 // CountOutcome counts an outcome without a decision of the store.
-func (m *Zone) CountOutcome(outcome Outcome) { m.numbers().outcomes[outcome].Add(1) }
+func (m *ZoneMetrics) CountOutcome(outcome Outcome) { m.numbers().outcomes[outcome].Add(1) }
 
 // CountDenyCacheHit counts a request that was denied without asking Redis.
-func (m *Zone) CountDenyCacheHit() { m.numbers().denyCacheHits.Add(1) }
+func (m *ZoneMetrics) CountDenyCacheHit() { m.numbers().denyCacheHits.Add(1) }
 
 // CountCharge counts the charge of a request that has ended: the reserved events, and the settled ones that remain
 // charged.
-func (m *Zone) CountCharge(reserved, settled int64) {
+func (m *ZoneMetrics) CountCharge(reserved, settled int64) {
 	n := m.numbers()
 	n.reservedEvents.Add(reserved)
 	n.settledEvents.Add(settled)
 }
 
 // CountInFlight counts n more requests that hold a slot. n is -1 for a request that has given it back.
-func (m *Zone) CountInFlight(n int64) { m.numbers().inFlight.Add(n) }
+func (m *ZoneMetrics) CountInFlight(n int64) { m.numbers().inFlight.Add(n) }
 
 // CountWaiting counts n more requests that a limit delays. n is -1 for a request whose delay has ended.
-func (m *Zone) CountWaiting(n int64) { m.numbers().waitingForLimit.Add(n) }
+func (m *ZoneMetrics) CountWaiting(n int64) { m.numbers().waitingForLimit.Add(n) }
 
 // CountWaitingForSlot counts n more requests that wait for a slot. n is -1 for a request whose wait has ended.
-func (m *Zone) CountWaitingForSlot(n int64) { m.numbers().waitingForSlot.Add(n) }
+func (m *ZoneMetrics) CountWaitingForSlot(n int64) { m.numbers().waitingForSlot.Add(n) }
 
 // CountBan counts a ban that begins now.
-func (m *Zone) CountBan() { m.numbers().bansBegun.Add(1) }
+func (m *ZoneMetrics) CountBan() { m.numbers().bansBegun.Add(1) }

@@ -162,11 +162,11 @@ type Algorithm struct {
 	// maxDelay returns the longest MaxWait whose debt can be counted exactly. It is nil if
 	// requests can't be charged in advance.
 	maxDelay func(*Limit) Micros
-	decide   func(l *Limit, s *State, now Micros, cost int64) verdict
+	decide   func(l *Limit, s *State, now Micros, cost int64) room
 	// commit charges a request, and returns the charge and the state afterwards. It is called for each
 	// request, with charge 0 for those that only look or are denied. In mode uniform denied requests are
 	// charged, up to a bound.
-	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance
+	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance
 	// balance is how many of the numbers A, B, C and D a Balance has; the others are 0.
 	balance int
 	// outlook returns the numbers of a Decision that follow from a Balance. It has no counterpart in Lua.
@@ -193,11 +193,11 @@ const (
 	claimed // in mode Claim
 )
 
-// verdict is the result of the first step. fits is the number of events that fit. retry is how long
+// room is the result of the first step. fits is the number of events that fit. retry is how long
 // the request would have to wait, 0 if it fits. a, b and c are numbers of the state for the second
 // step. d is not 0 if the state differs from the stored one by more than the passed time, as after the
 // clock has stepped back. Then every request but a peek saves the state.
-type verdict struct {
+type room struct {
 	fits       int64
 	retry      Micros
 	a, b, c, d int64

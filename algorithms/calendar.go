@@ -155,7 +155,7 @@ func calendarRoll(l *Limit, end Micros, count, highest int64, now Micros) (curre
 	return end, count, highest, dirty
 }
 
-func calendarDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func calendarDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events := l.Events
 	end, count, highest, dirty := calendarRoll(l, s.A, s.B, s.C, now)
 	fits := max(events-count, 0)
@@ -165,10 +165,10 @@ func calendarDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = end - now
 	}
-	return verdict{fits: fits, retry: retry, a: end, b: count, c: highest, d: dirty}
+	return room{fits: fits, retry: retry, a: end, b: count, c: highest, d: dirty}
 }
 
-func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	events := l.Events
 	end, count, before, dirty := v.a, v.b, v.c, v.d
 	if o == denied {

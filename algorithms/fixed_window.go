@@ -92,7 +92,7 @@ func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (currentSt
 	return start, count, dirty
 }
 
-func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window := l.Events, l.Window
 	start, count, dirty := fixedWindowRoll(l, s.A, s.B, now)
 	fits := max(events-count, 0)
@@ -102,10 +102,10 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = start + floorDiv(count+cost-1, events)*window - now
 	}
-	return verdict{fits: fits, retry: retry, a: start, b: count, d: dirty}
+	return room{fits: fits, retry: retry, a: start, b: count, d: dirty}
 }
 
-func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	events, alignClock := l.Events, l.Align == "clock"
 	start, count, dirty := v.a, v.b, v.d
 	if o == denied && count+charge > events {

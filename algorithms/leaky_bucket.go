@@ -62,7 +62,7 @@ func leakyBucketLeak(l *Limit, lastDrip Micros, level int64, now Micros) (latest
 	return lastDrip, level, dirty
 }
 
-func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window, burst := l.Events, l.Window, l.Burst
 	lastDrip, level, dirty := leakyBucketLeak(l, s.A, s.B, now)
 	fits := max(burst-level, 0)
@@ -72,10 +72,10 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = lastDrip + ceilDiv(level+cost-burst, events)*window - now
 	}
-	return verdict{fits: fits, retry: retry, a: lastDrip, b: level, d: dirty}
+	return room{fits: fits, retry: retry, a: lastDrip, b: level, d: dirty}
 }
 
-func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	burst := l.Burst
 	lastDrip, level, dirty := v.a, v.b, v.d
 	if o == denied {

@@ -229,7 +229,7 @@ func slidingLogRenumber(log *Log, bucket, n int64) {
 	}
 }
 
-func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
 	length, shift := slidingLogLength(l, s.Log), s.A
 	newest := -max(interval, grid)
@@ -258,10 +258,10 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	if cost > events {
 		retry = Forever
 	}
-	return verdict{fits: fits, retry: retry, a: eff, b: expired, c: live, d: shift}
+	return room{fits: fits, retry: retry, a: eff, b: expired, c: live, d: shift}
 }
 
-func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
 	eff, expired, live, shift := v.a, v.b, v.c, v.d
 	if charge > 0 && live == 0 {

@@ -103,7 +103,7 @@ func slidingWindowRoll(l *Limit, s *State, now Micros) (start Micros, prev, cur,
 	return start, prev, cur, dirty
 }
 
-func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events := l.Events
 	start, prev, cur, dirty := slidingWindowRoll(l, s, now)
 	fits := slidingWindowFree(l, now, start, prev, cur)
@@ -113,10 +113,10 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = slidingWindowFitsAt(l, start, prev, cur, cost) - now
 	}
-	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
+	return room{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
 }
 
-func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	events := l.Events
 	start, prev, cur, dirty := v.a, v.b, v.c, v.d
 	charge = max(min(charge, 2*events-cur), 0)

@@ -194,7 +194,7 @@ func smoothWarm(l *Limit, used, charge int64) (warmer int64, cost Micros) {
 	return used + idleSpent, ceilDiv(charge*window, events) + ceilDiv(extra*n.ratioNum, n.ratioDen)
 }
 
-func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func smoothDecide(l *Limit, s *State, now Micros, cost int64) room {
 	used, nextFree, eff, dirty := smoothRefill(l, s.A, s.B, s.C, now)
 	fits, retry := Forever, int64(0)
 	if nextFree > eff {
@@ -203,10 +203,10 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 			retry = nextFree - now
 		}
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
+	return room{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
 }
 
-func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	events, window, burst, maxCharge, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.WarmUp
 	used, nextFree, eff, dirty := v.a, v.b, v.c, v.d
 	charge = min(charge, maxCharge)

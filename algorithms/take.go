@@ -71,7 +71,7 @@ type Check struct {
 	// Decision is filled in by [Take].
 	Decision Decision
 
-	verdict verdict
+	room room
 }
 
 // SlotsCheck asks whether one more request of a key may be in flight.
@@ -111,9 +111,9 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 		needed := r.needed()
 		for j := range r.Checks {
 			c := &r.Checks[j]
-			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, needed)
-			c.Decision = Decision{Allowed: needed <= c.verdict.fits, RetryAfter: c.verdict.retry}
-			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= r.MaxWait {
+			c.room = c.Limit.algorithm.decide(c.Limit, c.State, now, needed)
+			c.Decision = Decision{Allowed: needed <= c.room.fits, RetryAfter: c.room.retry}
+			if retry := c.room.retry; !c.Decision.Allowed && retry <= r.MaxWait {
 				c.Decision = Decision{Allowed: true, Wait: retry}
 			} else if retry > r.MaxWait && retry < Forever {
 				c.Decision.RetryAfter = retry - r.MaxWait
@@ -134,10 +134,10 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 			l := c.Limit
 			if r.Mode >= Force && passes && !r.Peek {
 				if charge = r.Cost; !l.algorithm.Calendar {
-					charge = min(charge, c.verdict.fits)
+					charge = min(charge, c.room.fits)
 				}
 			}
-			l.Describe(d, l.algorithm.commit(l, c.State, now, charge, o, c.verdict), now)
+			l.Describe(d, l.algorithm.commit(l, c.State, now, charge, o, c.room), now)
 			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
 				d.RetryAfter = l.algorithm.decide(l, c.State, now, r.Cost).retry
 			}
@@ -187,7 +187,7 @@ func (r *ZoneRequest) charge(passes bool) int64 {
 	}
 	if r.Mode == Nary {
 		for j := range r.Checks {
-			charge = min(charge, r.Checks[j].verdict.fits)
+			charge = min(charge, r.Checks[j].room.fits)
 		}
 	}
 	return charge

@@ -90,7 +90,7 @@ func tokenBucketRefill(l *Limit, used int64, lastCharge, now Micros) (usedNow in
 	return used, eff, dirty
 }
 
-func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window, burst := l.events, l.window, l.Burst
 	used, eff, dirty := tokenBucketRefill(l, s.A, s.B, now)
 	free := burst*window - used
@@ -101,10 +101,10 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = ceilDiv(cost*window-free, events) + eff - now
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: eff, d: dirty}
+	return room{fits: fits, retry: retry, a: used, b: eff, d: dirty}
 }
 
-func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
 	window, burst := l.window, l.Burst
 	used, eff, dirty := v.a, v.b, v.d
 	if o == denied {

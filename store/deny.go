@@ -161,21 +161,20 @@ func (c *DenyCache) callOf(requests []ZoneRequest) (hash uint64) {
 	return hash
 }
 
-// denies reports whether requests are certainly denied, and then fills in their outcomes. The first denial decides
-// whether the call asks the store nevertheless.
+// denies reports whether requests are certainly denied, and fills in their outcomes, which hold only then. The first
+// denial decides whether the call asks the store nevertheless.
 func (c *DenyCache) denies(requests []ZoneRequest, now time.Duration) (denied bool) {
 	for i := range requests {
 		r := &requests[i]
-		r.Outcome = Outcome{Decisions: r.Outcome.Decisions[:0], Slots: SlotsOutcome{Free: true}}
-		for range r.Limits {
-			r.Outcome.Decisions = append(r.Outcome.Decisions, algorithms.Decision{NotAsked: true})
-		}
+		r.ClearOutcome()
 		for j := range countRules(r) {
-			d := c.find(r, j, now)
-			if d == nil && changes(r, j) || d != nil && !denied && d.asks(now, c.callOf(requests)) {
+			switch d := c.find(r, j, now); {
+			case d == nil && changes(r, j):
 				return false
-			}
-			if d != nil {
+			case d == nil:
+			case !denied && d.asks(now, c.callOf(requests)):
+				return false
+			default:
 				denied = true
 				d.repeat(r, j, now)
 			}

@@ -15,6 +15,14 @@ const (
 	DeniedByBan         = "ban"
 )
 
+// ClearOutcome sets the Outcome of a request that no rule was asked about.
+func (r *ZoneRequest) ClearOutcome() {
+	r.Outcome = Outcome{Decisions: r.Outcome.Decisions[:0], Slots: SlotsOutcome{Free: true}}
+	for range r.Limits {
+		r.Outcome.Decisions = append(r.Outcome.Decisions, algorithms.Decision{NotAsked: true})
+	}
+}
+
 // Denies reports whether the zone denies the request, or would without shadow mode.
 func (r *ZoneRequest) Denies() bool {
 	return r.Outcome.Verdict == Denied || r.Outcome.Verdict == Banned

@@ -221,19 +221,25 @@ func (tx *transaction) fillOutcome(it *item) {
 		}
 	}
 	if r.Ban != nil {
-		d, e := it.banCheck.Decision, &it.ban
-		// A key without room is not banned: a shared ban would ban all such keys.
-		if e.exists || !d.Began && e.state == e.before || tx.hasRoom(e.zone) {
-			o.Ban = BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
-			if d.Began {
-				e.label = newBanLabel(r.Key, r.Ban.ID)
-			}
-			if e.state != e.before {
-				tx.save(e, tx.now+d.ResetAfter)
-			}
-		}
+		o.Ban = tx.banOutcome(it)
 	}
 	o.SetVerdict()
+}
+
+// banOutcome returns the outcome of the ban of an item, and saves the ban if it has changed.
+func (tx *transaction) banOutcome(it *item) BanOutcome {
+	d, e := it.banCheck.Decision, &it.ban
+	changed := e.state != e.before
+	if !e.exists && (d.Began || changed) && !tx.hasRoom(e.zone) { // a ban in overflow would ban all such keys
+		return BanOutcome{}
+	}
+	if d.Began {
+		e.label = newBanLabel(it.request.Key, it.request.Ban.ID)
+	}
+	if changed {
+		tx.save(e, tx.now+d.ResetAfter)
+	}
+	return BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
 }
 
 // refund gives back n events to each limit of a request.

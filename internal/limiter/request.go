@@ -149,23 +149,21 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, a 
 	}
 	exempt, err := z.exempts(r)
 	switch {
-	case err != nil:
-	case exempt && matches:
+	case err != nil || exempt && !matches:
+		return AppliesNot, err
+	case exempt:
 		if a.counts {
 			state.countOutcome(z, telemetry.OutcomeExempt)
 		}
 		return AppliesExempt, nil
-	case exempt:
-	case matches:
-		state.matched |= 1 << i
-		state.checkKeySource(z, r)
-		applies, err = state.collectLimits(z, r, repl, a)
-		state.Body.EndZone()
-		return applies, err
-	default:
+	case !matches:
 		return state.collectBanLookup(z, r, repl)
 	}
-	return AppliesNot, err
+	state.matched |= 1 << i
+	state.checkKeySource(z, r)
+	applies, err = state.collectLimits(z, r, repl, a)
+	state.Body.EndZone()
+	return applies, err
 }
 
 // collectLimits adds an entry for a zone that the request belongs to, unless the request has neither

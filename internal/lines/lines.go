@@ -191,12 +191,7 @@ func (r *Request) missingSlot(now Micros) int {
 // denyForSlot denies the request because no slot of a zone is free, without asking the store.
 func (r *Request) denyForSlot(zone int) {
 	for i := range r.Requests {
-		q := &r.Requests[i]
-		decisions := q.Outcome.Decisions[:0]
-		for range q.Limits {
-			decisions = append(decisions, algorithms.Decision{NotAsked: true})
-		}
-		q.Outcome = store.Outcome{Decisions: decisions, Slots: store.SlotsOutcome{Free: true}}
+		r.Requests[i].ClearOutcome()
 	}
 	q := &r.Requests[zone]
 	q.Outcome.Verdict, q.Outcome.Slots = store.Denied, store.SlotsOutcome{InFlight: q.Slots.Limit}

@@ -164,16 +164,17 @@ func (p *Places) refundAbandoned(k keyPlaces) keyPlaces {
 	if k.taken-k.awaiting != int64(len(k.line)) {
 		return k
 	}
-	for n := len(k.line); n > 0 && k.line[n-1].abandoned; n = len(k.line) {
-		owner := k.line[n-1].owner
-		var corrections []store.Correction
-		for n > 0 && k.line[n-1].abandoned && k.line[n-1].owner == owner {
-			n--
-			corrections = append(corrections, store.Correction{Request: &k.line[n].request, Refund: algorithms.Forever})
-		}
-		p.refund(owner, corrections)
-		k.line = slices.Delete(k.line, n, len(k.line))
-		k.taken -= int64(len(corrections))
+	n := len(k.line)
+	var corrections []store.Correction
+	for n > 0 && k.line[n-1].abandoned && k.line[n-1].owner == k.line[len(k.line)-1].owner {
+		n--
+		corrections = append(corrections, store.Correction{Request: &k.line[n].request, Refund: algorithms.Forever})
 	}
-	return k
+	if len(corrections) == 0 {
+		return k
+	}
+	p.refund(k.line[n].owner, corrections)
+	k.line = slices.Delete(k.line, n, len(k.line))
+	k.taken -= int64(len(corrections))
+	return p.refundAbandoned(k) // those of the owner before
 }

@@ -100,6 +100,13 @@ func TestGaugesOfRequests(t *testing.T) {
 		<-two
 		waiting("slow", "limit", 0)
 		inFlight(0)
+
+		c.Reload(t, gated(g, zone+"redis localhost:1")) // which fails, so that local budgets decide
+		one = c.Hold(t.Context(), "/hold")
+		inFlight(1)
+		g.pass <- struct{}{}
+		<-one
+		inFlight(0)
 	})
 }
 

@@ -76,7 +76,7 @@ func TestOrderPostponesLateRequests(t *testing.T) {
 	}
 }
 
-// The instant of the decision counts if the log has it.
+// The instant of the decision counts if the log has it. The span of the log is from its first to its last start.
 func TestOrderByInstant(t *testing.T) {
 	first, second := &Visit{Start: 2, Instant: 10, End: 20}, &Visit{Start: 1, Instant: 11, End: 15}
 	passed, _ := orderOf(t, 10, []*Visit{second, first})
@@ -84,8 +84,12 @@ func TestOrderByInstant(t *testing.T) {
 		t.Error("requests are sorted by their starts, although the log has the instants")
 	}
 	late := &Visit{Start: 3, Instant: 4, End: 5}
-	passed, n := orderOf(t, 1, []*Visit{second, first, late})
+	passed, n := orderOf(t, 1, []*Visit{second, first, late, {Start: 10}})
 	if n != 1 || passed[1] != late || late.Instant != 10 || late.Start != 10 || late.End != 10 {
 		t.Errorf("%d late: %+v", n, *late)
+	}
+	r := newReplayer(ReplayOptions{})
+	if r.replay(&batch{requests: []logged{{first}, {late}, {second}}}); r.first != 1 || r.last != 10 {
+		t.Errorf("the log is from %d to %d, want 1 to 10", r.first, r.last)
 	}
 }

@@ -59,16 +59,16 @@ func TestStoresOfInstances(t *testing.T) {
 	}
 }
 
-// A list has the entries of all its pages. If the limit cuts it, it has the cursor of the next page.
+// A list has the entries of all its pages, and no page more than are left. If the limit cuts it, it has the cursor of the next page.
 func TestPagesAreJoined(t *testing.T) {
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		page := map[string]string{"": `{"bans":[{"key":"a"}],"next":"1"}`, "1": `{"bans":[],"next":"2"}`, "2": `{"bans":[{"key":"b"}]}`}
+		page := map[string]string{"": `{"bans":[{"key":"a"}],"next":"1"}`, "1": `{"bans":[],"next":"2"}`, "2": `{"bans":[{"key":"` + r.FormValue("limit") + `"}]}`}
 		_, _ = io.WriteString(w, page[r.FormValue("cursor")])
 	}))
 	defer admin.Close()
 	zone := target{adminclient.Instance(strings.TrimPrefix(admin.URL, "http://")), "api"}
 	for limit, want := range map[int]string{
-		1: `{"bans":[{"key":"a"}],"next":"1"}`, 2: `{"bans":[{"key":"a"},{"key":"b"}]}`, 3: `{"bans":[{"key":"a"},{"key":"b"}]}`,
+		1: `{"bans":[{"key":"a"}],"next":"1"}`, 2: `{"bans":[{"key":"a"},{"key":"1"}]}`, 3: `{"bans":[{"key":"a"},{"key":"2"}]}`,
 	} {
 		if got, err := getPages("bans")(zone, limit); string(got) != want || err != nil {
 			t.Errorf("limit %d: %s, %v, want %s", limit, got, err, want)

@@ -74,7 +74,7 @@ func TestStatusView(t *testing.T) {
 			{Address: "other:6379", State: "up", Since: now.Add(-90 * time.Minute), Connections: 3},
 		},
 	}
-	several := append(one, from("10.0.0.2:2019", statusBody{failing, zones(1, 1, 7), adminapi.History{}}))
+	several := append(one, from("10.0.0.2:2019", statusBody{failing, append(zones(1, 1, 7), zones(0, 0, 7)[0]), adminapi.History{}}))
 	wantGolden(t, "status_several", statusView(terminal.Style{}, now, several))
 	wantGolden(t, "status_colors", statusView(terminal.Style{Colored: true}, now, several))
 }

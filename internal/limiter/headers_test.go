@@ -279,8 +279,9 @@ func TestSlotsAsLimit(t *testing.T) {
 	denied := stateOf(store.Outcome{
 		Verdict: store.Denied, Decisions: []algorithms.Decision{{Allowed: true, Remaining: 8}}, Slots: store.SlotsOutcome{InFlight: 2},
 	})
-	if got := denied.violatedPolicies(); !slices.Equal(got, []string{"z/2"}) {
-		t.Errorf("the limits that deny are %q, want z/2", got)
+	denied.Entries = append(denied.Entries, stateOf(store.Outcome{Verdict: store.Banned, Slots: store.SlotsOutcome{Free: true}}).Entries...)
+	if got := denied.violatedPolicies(); !slices.Equal(got, []string{"z/2", "z"}) {
+		t.Errorf("the limits that deny are %q, want z/2 and, by its ban, z", got)
 	}
 	e := &denied.Entries[0]
 	if quota, remaining := e.exceededLimit("limit"), e.exceededLimit("remaining"); quota != "2" || remaining != "0" {

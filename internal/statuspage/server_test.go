@@ -200,9 +200,9 @@ func TestRelayed(t *testing.T) {
 			t.Errorf("%s: relayed to %q, and status %d: %s", asked, got, response.StatusCode, answer)
 		}
 	}
-	for _, path := range []string{"/instances/1/zones", "/instances/-1/zones", "/instances/x/zones"} {
-		if response, _ := s.call(t, "GET", path); response.StatusCode != 404 {
-			t.Errorf("%s: status %d, want 404", path, response.StatusCode)
+	for path, want := range map[string]int{"1/zones": 404, "-1/zones": 404, "x/zones": 404, "0/zones/api/keys?key=a;b": 400} {
+		if response, _ := s.call(t, "GET", "/instances/"+path); response.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", path, response.StatusCode, want)
 		}
 	}
 	for length, want := range map[int]int{maxBody: http.StatusConflict, maxBody + 1: http.StatusRequestEntityTooLarge} {

@@ -128,7 +128,6 @@ func TestBreaker(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 		}
-		f.fail(nil)
 		for range 4 {
 			f.fail(errGone)
 			_ = take()
@@ -157,6 +156,9 @@ func TestBreaker(t *testing.T) {
 		}
 		f.fail(nil)
 		time.Sleep(2 * time.Second)
+		f.fail(errGone)
+		_ = take() // the first in a row again
+		f.fail(nil)
 		if err := take(); err != nil || b.Open() {
 			t.Errorf("once it works again: %v, open %v", err, b.Open())
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// notifyTest is a limiter whose zone plan has calendars, and reports 50, 80 and 100 % of them. Each instance of it is in a
+// notifyTest is a limiter whose zone plan has calendars, and reports 45, 80 and 100 % of them. Each instance of it is in a
 // bubble with a fake clock.
 type notifyTest struct {
 	*slotTest
@@ -34,7 +34,7 @@ func newNotifyTest(t *testing.T, budgets store.Store, periods ...string) *notify
 	n.handler.Denials = denials.NewLog(new(denials.Events))
 	t.Cleanup(n.handler.Denials.Close)
 	n.addZone(t, "plan", time.Hour, 100)
-	n.zones["plan"].Notify = []int64{50, 80, 100}
+	n.zones["plan"].Notify = []int64{45, 80, 100}
 	for _, period := range periods {
 		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "calendar", Events: 10, Period: period})
 		if err != nil {
@@ -80,7 +80,7 @@ func (n *notifyTest) want(t *testing.T, when string, want ...string) {
 func TestNotifyReportsWhatIsUsed(t *testing.T) {
 	for mode, reported := range map[algorithms.Mode][]string{
 		algorithms.Binary:  nil,
-		algorithms.Uniform: {"a 50% calendar 10 year", "a 80% calendar 10 year", "a 100% calendar 10 year"}, // denials are charged
+		algorithms.Uniform: {"a 45% calendar 10 year", "a 80% calendar 10 year", "a 100% calendar 10 year"}, // denials are charged
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -99,13 +99,13 @@ func TestNotifyReportsWhatIsUsed(t *testing.T) {
 				n.request(t, n.ask("a", 7))
 				n.want(t, "after the first denial")
 				n.request(t, n.ask("a", 1))
-				n.want(t, "with 5 of 10 used", "a 50% calendar 10 year")
+				n.want(t, "with 5 of 10 used", "a 45% calendar 10 year")
 				n.request(t, n.ask("a", 4))
 				n.want(t, "with 9 of 10 used", "a 80% calendar 10 year")
 				n.request(t, n.ask("a", 3), n.ask("b", 3))
 				n.want(t, "while 9 of 10 are used, and one of two keys denies")
 				n.request(t, n.ask("a", 1), n.ask("b", 8))
-				n.want(t, "with two keys", "a 100% calendar 10 year", "b 50% calendar 10 year", "b 80% calendar 10 year")
+				n.want(t, "with two keys", "a 100% calendar 10 year", "b 45% calendar 10 year", "b 80% calendar 10 year")
 				n.request(t, n.ask("a", 1))
 				n.want(t, "after that")
 			})
@@ -127,7 +127,7 @@ func TestNotifyBehindSlotLine(t *testing.T) {
 				shadow := n.ask("a", 8)
 				shadow.shadow, shadow.mode = true, mode
 				n.request(t, slots, shadow)
-				n.want(t, "after the wait", "a 50% calendar 10 year", "a 80% calendar 10 year")
+				n.want(t, "after the wait", "a 45% calendar 10 year", "a 80% calendar 10 year")
 			})
 		})
 	}
@@ -152,7 +152,7 @@ func TestNotifyOfClientThatLeaves(t *testing.T) {
 		state.sendCorrections()
 		n.want(t, fmt.Sprint("after ", err))
 		n.request(t, slow, n.ask("a", 5))
-		n.want(t, "after a request that waited", "a 50% calendar 10 year")
+		n.want(t, "after a request that waited", "a 45% calendar 10 year")
 	})
 }
 
@@ -166,6 +166,6 @@ func TestNotifyNamesNoInnocentKey(t *testing.T) {
 		}
 		n.want(t, "with a shared budget")
 		n.request(t, n.ask("first", 4))
-		n.want(t, "with room", "first 50% calendar 10 year")
+		n.want(t, "with room", "first 45% calendar 10 year")
 	})
 }

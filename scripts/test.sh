@@ -78,7 +78,11 @@ case "$*" in
 	;;
 -short)
 	# These take long, too, but scripts/lowest.sh needs them.
-	short=(-short -skip '^Test(Pages|Conforms|WorkPerDecision|SimulationDeniesWhatCaddyDenied)$')
+	long='^Test(Pages|(\w+)?Conforms|WorkPerDecision|Simulation(DeniesWhatCaddyDenied|EndsWhatCaddyEnded|MeetsWhatRequestsMet)'
+	long+='|LargestCounts|MalformedReplies|Poison|WriterOfBrokenContent|SlowBodies|BodyIsNotKept|SuggestedLimits'
+	long+='|GapOfExampleLog|Reload(s|DuringRequests)|WaitForSlot(DuringReloadOfConcurrency|AndBan)'
+	long+='|MergeOpensFewFiles|ManyKeysAreSetInTime|BoundWork|WellFormed)$'
+	short=(-short -skip "$long")
 	{
 		run docs . "${short[@]}" ./docs
 		run e2e . "${short[@]}" ./internal/e2e

@@ -357,8 +357,8 @@ func disagrees(view *adminapi.Explanation, got *servedForLaw, handlers int) stri
 		}
 	}
 	for i, h := range view.Handlers {
-		if h.Reached != (i < got.reached) {
-			return fmt.Sprintf("whether handler %d is reached", i)
+		if h.Reached != (i < got.reached) || slices.ContainsFunc(h.Zones, func(z adminapi.ExplainedZone) bool { return z.Cost > 3 }) {
+			return fmt.Sprintf("whether handler %d is reached, or a cost there is more than any request has", i)
 		}
 	}
 	if (view.Verdict == "unlimited") != (len(meetings(view)) == 0) {
@@ -425,7 +425,7 @@ func describedOtherwise(h *adminapi.ExplainedHandler, got *servedForLaw) string 
 			for n, l := range v.Limits {
 				d := e.Outcome.Decisions[n]
 				after := max(d.RetryAfter, d.Wait)
-				if comparable := got.took == 0 && verdict == "denied" && v.Mode != "uniform"; !comparable || after >= algorithms.Forever {
+				if comparable := got.took == 0 && verdict != "allowed" && v.Mode != "uniform"; !comparable || after >= algorithms.Forever {
 					continue
 				}
 				if *l.RetryAfter != float64(after)/1e6 {

@@ -165,6 +165,9 @@ func testClaim(t *testing.T, s Store) {
 		correctAt(t, s, start, store.Correction{
 			Request: &newRequest("z", "a", 0, calendar)[0], Charge: charge,
 			Charged: func(d []algorithms.Decision) { got = calendar.Crossed(d[0], share) },
+		}, store.Correction{
+			Request: &newRequest("z", "unused", 0, calendar)[0],
+			Charged: func(d []algorithms.Decision) { got = got || calendar.Crossed(d[0], share) },
 		})
 		if got != want {
 			t.Errorf("a claim got the share: %v", got)

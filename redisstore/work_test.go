@@ -85,6 +85,7 @@ func TestFullMessage(t *testing.T) {
 		}
 		defer Kill(s)
 		test.before(s)
+		s.keys.mu.Lock() // after a while a timer sets the counts, in another goroutine
 		for range 400 {
 			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Key: "k", Slots: test.slots}}))
 		}
@@ -93,6 +94,7 @@ func TestFullMessage(t *testing.T) {
 		}
 		b := new(batch)
 		s.fillLocked(b)
+		s.keys.mu.Unlock()
 		takes := 0
 		for _, c := range b.calls {
 			if c.requests != nil {

@@ -246,14 +246,12 @@ func smoothOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, rese
 // smoothRefund first moves the next free instant back, by window/events for each event. Then it
 // saves up the rest of the refund again. A budget that has warmed up stays warm.
 func smoothRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
-	receiptUsed, receiptNextFree := r.A, r.B
 	events, window, maxCharge, warmUp := l.events, l.window, l.smooth.maxCharge, l.WarmUp
-	used, nextFree, lastCharge := s.A, s.B, s.C
-	if nextFree == 0 {
+	if s.B == 0 {
 		return
 	}
-	used, nextFree, eff, _ := smoothRefill(l, used, nextFree, lastCharge, now)
-	refundable, expectedNextFree, _, _ := smoothRefill(l, receiptUsed, receiptNextFree, 0, now)
+	used, nextFree, eff, _ := smoothRefill(l, s.A, s.B, s.C, now)
+	refundable, expectedNextFree, _, _ := smoothRefill(l, r.A, r.B, 0, now)
 	refunded := min(n, maxCharge) * window
 	if nextFree > eff && (nextFree > expectedNextFree || nextFree == expectedNextFree && used != refundable) {
 		return // later requests wait behind this charge

@@ -60,7 +60,9 @@ type message struct {
 	found   []int64
 }
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
+var batches = sync.Pool{New: func() any { return newBatch() }}
+
+func newBatch() *batch { return &batch{slotsOpAt: make(map[string]int), splitAt: make(map[int]int)} }
 
 func (b *batch) isAlone() bool { return len(b.calls) > 0 && b.calls[0].alone }
 
@@ -128,9 +130,6 @@ func (b *batch) split(names wire.Names, cluster bool) {
 func (b *batch) messageOf(slot int) *message {
 	n, found := b.splitAt[slot]
 	if !found {
-		if b.splitAt == nil {
-			b.splitAt = make(map[int]int)
-		}
 		n = len(b.splitAt)
 		b.splitAt[slot] = n
 		if n == len(b.made) {

@@ -46,7 +46,7 @@ func TestExpiredCalls(t *testing.T) {
 		for i, want := range [][]*pendingCall{{first, second}, {third}, nil} {
 			b := s.nextBatchLocked()
 			if b == nil {
-				b = new(batch)
+				b = newBatch()
 			}
 			if !slices.Equal(b.calls, want) {
 				t.Errorf("%d: %d calls are sent, want %d others", i+1, len(b.calls), len(want))

@@ -85,7 +85,7 @@ func TakeTogether(s *Store, requests [][]store.ZoneRequest, errs []error) (messa
 func SendSeparately(s *Store, requests [][]store.ZoneRequest) (errs []error) {
 	s.options.Cluster = true
 	defer func() { s.options.Cluster = false }()
-	b := new(batch)
+	b := newBatch()
 	for _, r := range requests {
 		c := s.newTakeCall(context.Background(), 0, r)
 		c.onEnd = func(c *pendingCall) { errs = append(errs, c.err) }

@@ -177,9 +177,9 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slots[0].name, true, 0), 0, 0)
 			q := &s.queue
 			q.maxInFlight = 0 // nothing more is sent
-			s.keys.correcting["corrected"] = new(batch)
+			s.keys.correcting["corrected"] = newBatch()
 			q.calls = []*pendingCall{takes[0], takes[1], back, set}
-			s.fillLocked(new(batch))
+			s.fillLocked(newBatch())
 			s.enqueueOrSend(takes[2])
 			if err := check(t.Context()); err == nil {
 				t.Fatal("the check succeeds without a Redis")
@@ -219,7 +219,7 @@ func TestBusyNeedsReply(t *testing.T) {
 			correction := givesBack("k")
 			correction.done, correction.queued = make(chan struct{}, 1), time.Now().Add(-maxCorrectionQueued-time.Second)
 			s.queue.calls = []*pendingCall{take, correction}
-			b := new(batch)
+			b := newBatch()
 			s.fillLocked(b)
 			if test.want == nil {
 				if !slices.Equal(b.calls, []*pendingCall{take, correction}) {

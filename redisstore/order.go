@@ -71,7 +71,7 @@ func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now alg
 		if wait == 0 {
 			continue
 		}
-		if c.requests != nil && wait < algorithms.Forever && k.lastLoss != nil {
+		if c.requests != nil && wait < algorithms.Forever && k.lastLoss != nil { // a lost message can still run
 			c.fail(k.lastLoss)
 		} else {
 			k.addWaitingLocked(s, c, awaited{slots: u.name}, wait)

@@ -185,7 +185,8 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	return allowed, err
 }
 
-// scheduleSendLocked makes sure that the calls in the queue are sent soon.
+// scheduleSendLocked makes sure that the calls in the queue are sent soon. While a probe is due, it looks again every
+// sendInterval until nothing else is in flight.
 func (s *Store) scheduleSendLocked() {
 	q := &s.queue
 	switch {

@@ -33,7 +33,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 		t.Fatal(allowed, err)
 	}
 
-	b := new(batch)
+	b := newBatch()
 	b.calls = correctionCalls(0, []store.Correction{{Request: &r[0], Refund: 1}})
 	given := make(chan error, 1)
 	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
@@ -88,7 +88,7 @@ func TestAloneExpires(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s.keys.correcting["k"] = new(batch)
+				s.keys.correcting["k"] = newBatch()
 				began := time.Now()
 				time.AfterFunc(test.wait/2, func() { test.do(s) })
 				c := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}})
@@ -114,7 +114,7 @@ func TestExpiredCorrection(t *testing.T) {
 		ended <- c.err
 	}
 	s.queue.calls = []*pendingCall{old}
-	go s.finishAndNext(new(batch))
+	go s.finishAndNext(newBatch())
 	select {
 	case err := <-ended:
 		if !errors.Is(err, errBusy) {
@@ -140,15 +140,15 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 		s.settleBatch(&batch{replied: true, messages: []*message{{calls: []*pendingCall{givesBack(key)}}}})
 	}
 	for _, key := range []string{"a", "b"} {
-		q.calls, s.keys.correcting[key] = []*pendingCall{take}, new(batch)
-		if s.fillLocked(new(batch)); len(q.calls) > 0 || s.stats().Queued != 1 {
+		q.calls, s.keys.correcting[key] = []*pendingCall{take}, newBatch()
+		if s.fillLocked(newBatch()); len(q.calls) > 0 || s.stats().Queued != 1 {
 			t.Errorf("the take doesn't wait for a message with key %s", key)
 		}
 		end(key)
 	}
 	q.calls = []*pendingCall{back, take}
-	s.keys.correcting["a"], s.keys.correcting["b"] = new(batch), new(batch) // messages in flight
-	if s.fillLocked(new(batch)); len(q.calls) > 0 {
+	s.keys.correcting["a"], s.keys.correcting["b"] = newBatch(), newBatch() // messages in flight
+	if s.fillLocked(newBatch()); len(q.calls) > 0 {
 		t.Fatal("one of them doesn't wait")
 	}
 	for _, key := range []string{"b", "a"} {

@@ -164,17 +164,12 @@ func (s *Store) scriptFor(features algorithms.Features) *redis.Script {
 func (s *Store) sendAndLoad(ctx context.Context, b *batch) {
 	b.roundTrip(ctx)
 	s.observeRoundTrip(b)
-	var lacking []*message
-	for _, m := range b.messages {
-		if redis.HasErrorPrefix(m.command.Err(), "NOSCRIPT") {
-			lacking = append(lacking, m)
-		}
-	}
-	if len(lacking) > 0 {
+	if slices.ContainsFunc(b.messages, (*message).lacksScript) {
 		loading, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
 		defer cancel()
-		if err := b.script.Load(loading, b.conns).Err(); err != nil {
-			for _, m := range lacking {
+		err := b.script.Load(loading, b.conns).Err()
+		for _, m := range b.messages {
+			if m.lacksScript() {
 				m.loadErr = err
 			}
 		}
@@ -184,6 +179,9 @@ func (s *Store) sendAndLoad(ctx context.Context, b *batch) {
 	}
 }
 
+// lacksScript reports whether Redis did not have the script.
+func (m *message) lacksScript() bool { return redis.HasErrorPrefix(m.command.Err(), "NOSCRIPT") }
+
 // observeRoundTrip reports how long a round trip took, and how many calls it carried out.
 func (s *Store) observeRoundTrip(b *batch) {
 	if first := b.messages[0]; first.isSent() && isReply(first.command.Err()) {
@@ -191,9 +189,9 @@ func (s *Store) observeRoundTrip(b *batch) {
 	}
 	requests, replied := 0, false
 	for _, m := range b.messages {
-		if err := m.command.Err(); !redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if !m.lacksScript() {
 			requests += len(m.calls)
-			replied = replied || isReply(err)
+			replied = replied || isReply(m.command.Err())
 		}
 	}
 	if replied && s.hooks.RoundTrip != nil {

@@ -93,9 +93,6 @@ func (k *keyStates) addOpLocked(b *batch, u slotsUse, now algorithms.Micros) {
 		return
 	}
 	if op := k.table.Prepare(u.name, u.takes(), now); op.Set || u.takes() {
-		if b.slotsOpAt == nil {
-			b.slotsOpAt = make(map[string]int)
-		}
 		b.slotsOpAt[u.name] = len(b.slotsOps)
 		b.slotsOps = append(b.slotsOps, slotsOp{Op: op, name: u.name})
 	}

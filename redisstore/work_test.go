@@ -50,7 +50,7 @@ func TestWorkOfSlots(t *testing.T) {
 		for range 2 * most {
 			s.queue.calls = append(s.queue.calls, test.make())
 		}
-		b := new(batch)
+		b := newBatch()
 		s.fillLocked(b)
 		if len(b.calls) != test.most {
 			t.Errorf("%d %s share a batch, want %d", len(b.calls), name, test.most)
@@ -92,7 +92,7 @@ func TestFullMessage(t *testing.T) {
 		for range 10 {
 			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Key: "last"}}))
 		}
-		b := new(batch)
+		b := newBatch()
 		s.fillLocked(b)
 		s.keys.mu.Unlock()
 		takes := 0

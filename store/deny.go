@@ -288,10 +288,9 @@ func (c *DenyCache) CountSlots(requests []ZoneRequest) { c.store.CountSlots(requ
 func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {
 	c.store.Correct(corrections, failed)
 	for i := range corrections {
-		if corrections[i].Refund == 0 {
-			continue
+		if corrections[i].Refund != 0 {
+			c.forget(corrections[i].Request.Key)
 		}
-		c.forget(corrections[i].Request.Key)
 	}
 }
 

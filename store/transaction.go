@@ -82,15 +82,6 @@ func (tx *transaction) lock(now algorithms.Micros) {
 	tx.now = now
 }
 
-// lockOverflow locks and returns the overflow shard.
-func (tx *transaction) lockOverflow() *shard {
-	if !tx.overflowLocked {
-		tx.shared.overflow.mu.Lock()
-		tx.overflowLocked = true
-	}
-	return &tx.shared.overflow
-}
-
 // end unlocks all shards, calls Memory.full, and returns the transaction to the pool.
 func (tx *transaction) end() {
 	if tx.overflowLocked {
@@ -302,7 +293,11 @@ func (tx *transaction) find(request int, zone *zoneUsage, id string) entry {
 
 // findOverflow finds the overflow budget, which all keys without room share.
 func (tx *transaction) findOverflow(id string) entry {
-	s, name := tx.lockOverflow(), tx.shared.names.overflowBudget(id)
+	s, name := &tx.shared.overflow, tx.shared.names.overflowBudget(id)
+	if !tx.overflowLocked {
+		s.mu.Lock()
+		tx.overflowLocked = true
+	}
 	return entry{shard: s, name: name, stored: s.loadLocked(name)}
 }
 

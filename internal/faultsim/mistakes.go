@@ -45,7 +45,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a script that is lost is not loaded again", "redisstore/script.go",
-		"	if len(lacking) > 0 {\n", "	if false {\n",
+		"	if slices.ContainsFunc(b.messages, (*message).lacksScript) {\n", "	if false {\n",
 	},
 	{
 		"a replica is asked for ever", "redisstore/script.go",
@@ -156,7 +156,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a denial is remembered although events were given back", "store/deny.go",
-		"		if corrections[i].Refund == 0 {\n", "		if true {\n",
+		"		if corrections[i].Refund != 0 {\n", "		if false {\n",
 	},
 	{
 		"a denial of much denies little", "store/deny.go",

@@ -97,7 +97,7 @@ func (state *State) Forget() {
 // belongs to these zones, or their ban applies to all requests of the limiter. Collect is called
 // again if the store knows other overrides than this instance.
 func (state *State) Collect(r *http.Request, repl *caddy.Replacer, a Attempt) error {
-	state.beginCollecting()
+	state.Entries, state.Requests, state.matched = state.Entries[:0], state.Requests[:0], 0 // of an earlier attempt
 	defer state.endCollecting()
 	for i := range state.Limiter.Zones {
 		applies, err := state.collectZone(i, r, repl, a)
@@ -109,11 +109,6 @@ func (state *State) Collect(r *http.Request, repl *caddy.Replacer, a Attempt) er
 		}
 	}
 	return nil
-}
-
-// beginCollecting forgets what an earlier attempt has collected.
-func (state *State) beginCollecting() {
-	state.Entries, state.Requests, state.matched = state.Entries[:0], state.Requests[:0], 0
 }
 
 // endCollecting connects the entries with their requests, whose places are known now. From here on, the values of
@@ -249,15 +244,10 @@ func (state *State) collectBanLookup(z *Zone, r *http.Request, repl *caddy.Repla
 	if !key.Complete {
 		return AppliesNot, nil
 	}
-	state.addBanLookup(z, key)
-	return AppliesBan, nil
-}
-
-// addBanLookup adds an entry that only looks up the ban of a key.
-func (state *State) addBanLookup(z *Zone, key Key) {
 	state.add(Entry{Zone: z, LimitSet: z.BanLookup, Alternative: key.Alternative, IsBanLookup: true}, store.ZoneRequest{
 		Zone: z.Name, Key: z.ShortKey(key.Text), Ban: z.BanLookup.Budgets[key.Alternative].Ban, Shadow: !z.Enforces(key.Text),
 	})
+	return AppliesBan, nil
 }
 
 // add adds an entry and its zone request.

@@ -132,20 +132,16 @@ func (r *Request) Hold(owner any) {
 }
 
 // Pass is called when the delay of a request that is held is over.
-func (r *Request) Pass() {
-	for i := range r.Zones {
-		if z := &r.Zones[i]; z.held != nil {
-			z.Delay.Places.pass(z.held)
-		}
-	}
-}
+func (r *Request) Pass() { r.eachHeld((*Places).pass) }
 
 // Abandon is called instead of Pass if the client has left. The charges are given back as soon as it is
 // known that no later request waits behind them.
-func (r *Request) Abandon() {
+func (r *Request) Abandon() { r.eachHeld((*Places).abandon) }
+
+func (r *Request) eachHeld(do func(*Places, *heldRequest)) {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.held != nil {
-			z.Delay.Places.abandon(z.held)
+			do(z.Delay.Places, z.held)
 		}
 	}
 }

@@ -253,7 +253,7 @@ func (t *Table) Due(now Micros, limit int) (names []string) {
 			continue
 		}
 		t.credit = max(t.credit-t.setEvery, 0)
-		k.stale = true
+		k.stale = true // so that Prepare sets the count, even if it seems to be right
 		t.makeDue(k, now+t.setEvery)
 		if t.updateIdle(k, now); k.inFlight == 0 {
 			names = append(names, k.name)

@@ -111,7 +111,8 @@ func testShadow(t *testing.T, s Store) {
 			other := newRequest("s2", "c", 1, r[2].Limits[0])
 			other[0].Shadow = true
 			// If z denies, a shadow with room is not charged.
-			if takeAt(t, s, start, []store.ZoneRequest{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Outcome.Decisions[0].Remaining != 1 {
+			pair := []store.ZoneRequest{r[1], other[0]}
+			if takeAt(t, s, start, pair) || !takeAt(t, s, start, other) || other[0].Outcome.Decisions[0].Remaining != 1 {
 				t.Errorf("a shadow was charged although another zone denied: %+v", other[0].Outcome.Decisions)
 			}
 			// A shadow has its own verdict, even if the zone of another key denies.

@@ -21,7 +21,7 @@ git ls-files -co --exclude-standard '*.go' '*.lua' | LC_ALL=C xargs awk '
 ' >&2
 ./scripts/prose.sh
 # The tests of internal/faultsim run in virtual time.
-GOWORK=off go run -C tools ./speed -most 30 $(git ls-files -co --exclude-standard '*_test.go' 'internal/*test/*.go' ':!internal/faultsim/*' | sed "s|^|$PWD/|")
+GOWORK=off go run -C tools ./speed -most 28 $(git ls-files -co --exclude-standard '*_test.go' 'internal/*test/*.go' ':!internal/faultsim/*' | sed "s|^|$PWD/|")
 modules=(. internal/faultsim internal/plugintest internal/browsertest)
 if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
 	modules+=(bench)

@@ -357,8 +357,11 @@ func disagrees(view *adminapi.Explanation, got *servedForLaw, handlers int) stri
 		}
 	}
 	for i, h := range view.Handlers {
-		if h.Reached != (i < got.reached) || slices.ContainsFunc(h.Zones, func(z adminapi.ExplainedZone) bool { return z.Cost > 3 }) {
-			return fmt.Sprintf("whether handler %d is reached, or a cost there is more than any request has", i)
+		if h.Reached != (i < got.reached) {
+			return fmt.Sprintf("whether handler %d is reached", i)
+		}
+		if slices.ContainsFunc(h.Zones, func(z adminapi.ExplainedZone) bool { return z.Cost > 3 }) {
+			return "the cost, which is at most 3 in a request"
 		}
 	}
 	if (view.Verdict == "unlimited") != (len(meetings(view)) == 0) {

@@ -177,19 +177,19 @@ type LimitSet struct {
 // checkLimits checks the limits of all keys, and whether they go together with the other
 // settings.
 func (c *Zone) checkLimits() error {
-	_, err := c.compileAllLimitSets(limiter.UnitFactor, limiter.StoreErrorPolicy{Num: 1, Den: 1})
+	_, err := c.compileSets(limiter.UnitFactor, limiter.StoreErrorPolicy{Num: 1, Den: 1})
 	return err
 }
 
-// compileAllLimitSets checks and compiles the limits of all keys. factor divides the bursts; see
+// compileSets checks and compiles the limits of all keys. factor divides the bursts; see
 // [Zone.fixedFactor].
-func (c *Zone) compileAllLimitSets(factor int64, outage limiter.StoreErrorPolicy) (*limiter.LimitSets, error) {
+func (c *Zone) compileSets(factor int64, outage limiter.StoreErrorPolicy) (*limiter.LimitSets, error) {
 	if err := c.checkLimitSets(); err != nil {
 		return nil, err
 	}
-	p, standard := new(limiter.LimitSets), &LimitSet{Limits: c.allLimits()}
+	sets, standard := new(limiter.LimitSets), &LimitSet{Limits: c.allLimits()}
 	if c.Plan != nil {
-		p.PlanBy = keys.NewTemplate(c.Plan.By)
+		sets.PlanBy = keys.NewTemplate(c.Plan.By)
 		if c.Plan.Default != nil {
 			standard = c.Plan.Default
 		}
@@ -199,29 +199,29 @@ func (c *Zone) compileAllLimitSets(factor int64, outage limiter.StoreErrorPolicy
 		compile = standard.compileOptional // the zone may have concurrency alone
 	}
 	var err error
-	if p.DefaultSet, err = compile(c, factor, outage); err != nil {
+	if sets.DefaultSet, err = compile(c, factor, outage); err != nil {
 		if c.Plan != nil && c.Plan.Default != nil {
 			return nil, fmt.Errorf("default of plan: %w", err)
 		}
 		return nil, err
 	}
-	all, err := compileLimitSets("override", c.overrides(), c, factor, outage)
+	all, err := compileValues("override", c.overrides(), c, factor, outage)
 	if err != nil {
 		return nil, err
 	}
-	p.Overrides = limiter.NewOverrides(all)
+	sets.Overrides = limiter.NewOverrides(all)
 	if c.Plan != nil {
-		if p.PlanSets, err = compileLimitSets("plan", c.Plan.Values, c, factor, outage); err != nil {
+		if sets.PlanSets, err = compileValues("plan", c.Plan.Values, c, factor, outage); err != nil {
 			return nil, err
 		}
 	}
-	if len(c.Notify) > 0 && !slices.ContainsFunc(p.Sets(), func(set limiter.NamedSet) bool { return set.HasCalendar() }) {
+	if len(c.Notify) > 0 && !slices.ContainsFunc(sets.Sets(), func(set limiter.NamedSet) bool { return set.HasCalendar() }) {
 		return nil, errors.New("notify needs a calendar, because only its periods have a count: write for example calendar 100000 month")
 	}
-	return p, nil
+	return sets, nil
 }
 
-func compileLimitSets(
+func compileValues(
 	option string, all map[string]*LimitSet, c *Zone, factor int64, outage limiter.StoreErrorPolicy,
 ) (map[string]*limiter.LimitSet, error) {
 	made := make(map[string]*limiter.LimitSet, len(all))

@@ -104,6 +104,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"handler", "redis 127.0.0.1:6379; on_store_error open", `on_store_error must be local, local with a share as in local 1/3, allow or deny, not "open": write for example on_store_error local`},
 	{"zone", "status 430 { x }", "status takes no block"},
 	{"zone", "key {client_ip}; ipv6_prefix 64; override 2001:db8::1 unlimited", `override "2001:db8::1" is narrower than the keys of the zone, which are networks: write 2001:db8::/64`},
+	{"zone", "key {client_ip}; override ::ffff:203.0.113.7 unlimited", `override "::ffff:203.0.113.7" is not the usual form of this address: write 203.0.113.7`},
 	{"zone", "key {client_ip}; override ::ffff:0:0/96 unlimited", `override "::ffff:0:0/96" is not the usual form of this address: write 0.0.0.0/0`},
 	{"zone", "key {header.Authorization}; override 203.0.113.7 unlimited", `override "203.0.113.7" is for addresses, and no value of key is an address placeholder alone: write {client_ip} as a value of key, or let these requests pass with exempt client_ip 203.0.113.7`},
 	{"zone", "override 203.0.113.7 { concurrency 5 }", `override "203.0.113.7": unknown option "concurrency" of override: it belongs in a zone, as in zone api { ... }`},

@@ -98,18 +98,18 @@ func (s *zoneSource) checkUse(a *App) (first bool, err error) {
 
 // limitSetsFor returns the limits of a zone of this source.
 func (s *zoneSource) limitSetsFor(z *limiter.Zone, factor int64, outage limiter.StoreErrorPolicy) (*limiter.LimitSets, error) {
-	if p := s.limitSets[outage]; p != nil {
-		return p, nil
+	if sets := s.limitSets[outage]; sets != nil {
+		return sets, nil
 	}
-	p, err := s.config.compileAllLimitSets(factor, outage)
+	sets, err := s.config.compileSets(factor, outage)
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range p.Sets() {
+	for _, set := range sets.Sets() {
 		set.NameBudgets(z.Name, z.Keys)
 	}
-	s.limitSets[outage] = p
-	return p, nil
+	s.limitSets[outage] = sets
+	return sets, nil
 }
 
 // warningsFor returns the state of the warnings about a zone of this source.

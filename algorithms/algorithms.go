@@ -166,7 +166,7 @@ type Algorithm struct {
 	// commit charges a request, and returns the charge and the state afterwards. It is called for each
 	// request, with charge 0 for those that only look or are denied. In mode uniform denied requests are
 	// charged, up to a bound.
-	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance
+	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance
 	// balance is how many of the numbers A, B, C and D a Balance has; the others are 0.
 	balance int
 	// outlook returns the numbers of a Decision that follow from a Balance. It has no counterpart in Lua.

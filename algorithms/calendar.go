@@ -168,9 +168,9 @@ func calendarDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: end, b: count, c: highest, d: dirty}
 }
 
-func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events := l.Events
-	end, count, before, dirty := v.a, v.b, v.c, v.d
+	end, count, before, dirty := r.a, r.b, r.c, r.d
 	if o == denied {
 		charge = min(charge, max(events-count, 0))
 	}

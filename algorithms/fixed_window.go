@@ -105,9 +105,9 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: start, b: count, d: dirty}
 }
 
-func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events, alignClock := l.Events, l.Align == "clock"
-	start, count, dirty := v.a, v.b, v.d
+	start, count, dirty := r.a, r.b, r.d
 	if o == denied && count+charge > events {
 		if alignClock || count > events {
 			charge = max(events-count, 0)

@@ -75,9 +75,9 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: lastDrip, b: level, d: dirty}
 }
 
-func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	burst := l.Burst
-	lastDrip, level, dirty := v.a, v.b, v.d
+	lastDrip, level, dirty := r.a, r.b, r.d
 	if o == denied {
 		charge = max(min(charge, 2*burst-level), 0)
 	}

@@ -261,9 +261,9 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: eff, b: expired, c: live, d: shift}
 }
 
-func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
-	eff, expired, live, shift := v.a, v.b, v.c, v.d
+	eff, expired, live, shift := r.a, r.b, r.c, r.d
 	if charge > 0 && live == 0 {
 		shift = 0
 	}

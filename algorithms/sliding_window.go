@@ -116,9 +116,9 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
 }
 
-func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events := l.Events
-	start, prev, cur, dirty := v.a, v.b, v.c, v.d
+	start, prev, cur, dirty := r.a, r.b, r.c, r.d
 	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
 	if charge > 0 || dirty == 1 && o != peek {

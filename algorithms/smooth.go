@@ -206,9 +206,9 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
 }
 
-func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events, window, burst, maxCharge, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.WarmUp
-	used, nextFree, eff, dirty := v.a, v.b, v.c, v.d
+	used, nextFree, eff, dirty := r.a, r.b, r.c, r.d
 	charge = min(charge, maxCharge)
 	if warmUp > 0 {
 		var cost Micros

@@ -104,9 +104,9 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) room {
 	return room{fits: fits, retry: retry, a: used, b: eff, d: dirty}
 }
 
-func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v room) Balance {
+func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	window, burst := l.window, l.Burst
-	used, eff, dirty := v.a, v.b, v.d
+	used, eff, dirty := r.a, r.b, r.d
 	if o == denied {
 		maxUsed := max(used, 2*burst*window)
 		charge = min(charge, ceilDiv(maxUsed-used, window))

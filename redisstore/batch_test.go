@@ -18,12 +18,12 @@ import (
 
 // oneOfEach returns a limit of 10 a minute for each algorithm, and a script for all of them.
 func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
-	var set algorithms.Features
+	var features algorithms.Features
 	for _, q := range storetest.Quotas(10, 3_600_000_000_000) {
 		limits = append(limits, storetest.Limit(t, "z", q))
-		set = set.With(limits[len(limits)-1].Algorithm())
+		features = features.With(limits[len(limits)-1].Algorithm())
 	}
-	return limits, redis.NewScript(set.Script())
+	return limits, redis.NewScript(features.Script())
 }
 
 // runGroups runs one script call for all groups, and calls check with the outcome of each.

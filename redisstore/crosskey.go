@@ -141,7 +141,8 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 }
 
 // undo removes the slot and the charges of a take from its outcome, and returns the correction that does the same in
-// Redis. In mode uniform the charges stay, because denied requests are charged, too.
+// Redis. In mode uniform the charges stay, because denied requests are charged, too, and undo sets when the request
+// can come again.
 func undo(r *store.ZoneRequest) store.Correction {
 	taken := *r
 	taken.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)

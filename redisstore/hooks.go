@@ -33,7 +33,7 @@ func (h *Hooks) healthChanged(address string, failure error) {
 type Stats struct {
 	Servers int // at least 1
 	Failing int // of the servers: they have failed, and get no calls now
-	Queued  int // requests and corrections that wait to be sent
+	Queued  int // requests, corrections and counts of slots that wait to be sent
 	InUse   int // connections that send a message, or wait for its reply
 	Idle    int // connections that are open and unused
 }

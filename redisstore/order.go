@@ -129,7 +129,8 @@ func (k *keyStates) endLocked(s *Store, m *message, deadline time.Time, silence 
 	return again
 }
 
-// endCorrectionsLocked returns the calls that have waited for the corrections of a call, which are in flight no more.
+// endCorrectionsLocked notes that corrections of a call are in flight no more, and returns the calls that have waited for
+// them.
 func (k *keyStates) endCorrectionsLocked(c *pendingCall) []*pendingCall {
 	if c.corrections == nil {
 		return nil

@@ -101,7 +101,7 @@ func (s *Store) releaseCall(c *pendingCall) {
 	s.endedCalls.Put(c)
 }
 
-// end ends the call. Its onEnd may call the store, so under keyStates.mu only takes and sets end.
+// end ends the call. An onEnd may call the store, and then the call never ends under keyStates.mu.
 func (c *pendingCall) end(allowed bool, err error) {
 	c.allowed, c.err = allowed, err
 	if c.onEnd != nil {
@@ -186,7 +186,7 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 }
 
 // scheduleSendLocked makes sure that the calls in the queue are sent soon. While a probe is due, it looks again every
-// sendInterval until nothing else is in flight.
+// sendInterval until no other batch is in flight, or all have stalled.
 func (s *Store) scheduleSendLocked() {
 	q := &s.queue
 	switch {

@@ -222,7 +222,7 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 
 // A request reads the clock a moment before it finds that there is no room. Meanwhile a sweep can
 // drop shared budgets, which must not be in force for the request.
-func TestMemorySweepLeavesSharedBudgetsInForce(t *testing.T) {
+func TestMemorySweepLeavesOverflowBudgetsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
 		s := memory.Bounded(1, zoneCount(2), nil)

@@ -38,8 +38,8 @@ func (m *SharedMemory) LeastZoneKeys() int64 {
 	return least
 }
 
-// SharedBudgets returns the number of budgets that are shared by keys without room.
-func (m *SharedMemory) SharedBudgets() int {
+// OverflowBudgets returns the number of overflow budgets.
+func (m *SharedMemory) OverflowBudgets() int {
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
 	return len(m.overflow.places)

@@ -73,7 +73,7 @@ func (m *SharedMemory) Now() algorithms.Micros {
 // a log of 640 events counts as 11.
 func (m *SharedMemory) Keys() int64 { return m.weight.Load() }
 
-// Overflowed returns how often a limit or slots were decided on a shared budget, because the store
+// Overflowed returns how often a limit or slots were decided on an overflow budget, because the store
 // had no room for the key.
 func (m *SharedMemory) Overflowed() int64 { return m.overflowed.Load() }
 
@@ -128,11 +128,11 @@ func NewMemory(maxKeys int64) *Memory {
 //
 // All keys without room share one budget per limit, and one count of slots per zone. So a flood of
 // keys gets no fresh budgets. Keys without room are not banned. full, if not nil, is called for each
-// use of a shared budget, with the zone. It is called without locks, possibly from several
+// use of an overflow budget, with the zone. It is called without locks, possibly from several
 // goroutines at once.
 //
 // Budgets stay until they expire, and logs may grow, even in a full store. A count of slots stays
-// until all slots are given back. A slot of the shared count is given back to the shared count, even
+// until all slots are given back. A slot of the overflow budget is given back to the overflow budget, even
 // if the key has room by then.
 func (m *SharedMemory) Bounded(maxKeys int64, zones func() int, full func(zone string)) *Memory {
 	return &Memory{shared: m, maxKeys: maxKeys, zoneCount: zones, full: full}

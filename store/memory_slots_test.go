@@ -200,10 +200,10 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
 	full := 0
 	s := memory.Bounded(2, zoneCount(1), func(string) { full++ })
-	take := func(key string, taken, shared bool, inFlight int64) []store.ZoneRequest {
+	take := func(key string, taken, overflow bool, inFlight int64) []store.ZoneRequest {
 		t.Helper()
 		r := takeSlot(t, s, "z", key, 2)
-		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Overflow: shared}); got != want {
+		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Overflow: overflow}); got != want {
 			t.Errorf("%s: %+v, want %+v", key, got, want)
 		}
 		return r
@@ -277,8 +277,8 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 			leave(s, r)
 		}
 		memory.Sweep()
-		if memory.Keys() != 0 || memory.ZoneKeys() != 0 || memory.SharedBudgets() != 0 {
-			t.Errorf("seed %d: %d keys are held, %d by zones, and %d shared budgets", seed, memory.Keys(), memory.ZoneKeys(), memory.SharedBudgets())
+		if memory.Keys() != 0 || memory.ZoneKeys() != 0 || memory.OverflowBudgets() != 0 {
+			t.Errorf("seed %d: %d keys are held, %d by zones, and %d overflow budgets", seed, memory.Keys(), memory.ZoneKeys(), memory.OverflowBudgets())
 		}
 	}
 }

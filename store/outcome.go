@@ -15,7 +15,7 @@ const (
 	DeniedByBan         = "ban"
 )
 
-// ClearOutcome sets the Outcome of a request that no rule was asked about.
+// ClearOutcome sets the Outcome as if no rule was asked.
 func (r *ZoneRequest) ClearOutcome() {
 	r.Outcome = Outcome{Decisions: r.Outcome.Decisions[:0], Slots: SlotsOutcome{Free: true}}
 	for range r.Limits {

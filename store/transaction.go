@@ -46,7 +46,7 @@ type entry struct {
 	stored
 }
 
-// inOverflow reports whether the budget is the shared one of keys for which there was no room.
+// inOverflow reports whether it is an overflow budget, that of all keys for which there was no room.
 func (e *entry) inOverflow() bool { return e.zone == nil }
 
 // neverExpires is the expiry of a count of slots, which is dropped when all slots are given back.

@@ -82,8 +82,8 @@ func NewResponseBody(r *http.Request, values *ResponseValues) *ResponseBody {
 	}
 }
 
-// NewLoggedResponse returns the body of a response of which only the length and the duration are known.
-func NewLoggedResponse(method string, length int64, took time.Duration) *ResponseBody {
+// NewLoggedResponseBody returns the body of a response of which only the length and the duration are known.
+func NewLoggedResponseBody(method string, length int64, took time.Duration) *ResponseBody {
 	return &ResponseBody{length: length, took: took, switched: method == http.MethodConnect}
 }
 

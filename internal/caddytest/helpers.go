@@ -53,10 +53,9 @@ func StartLink(t *testing.T, to string) *relay.Relay {
 }
 
 // EachStore runs a test with budgets in memory and in Redis; use selects the store in a
-// configuration. With -short it takes Redis alone, where more happens.
+// configuration.
 func EachStore(t *testing.T, run func(t *testing.T, use string)) {
 	t.Run("memory", func(t *testing.T) {
-		Long(t)
 		t.Parallel()
 		run(t, "")
 	})

@@ -59,7 +59,7 @@ func TestStoresOfInstances(t *testing.T) {
 	}
 }
 
-// A list has the entries of all its pages, and no page more than are left. If the limit cuts it, it has the cursor of the next page.
+// A list has the entries of all its pages, and asks for no more than are left. If the limit cuts it, it has the cursor of the next page.
 func TestPagesAreJoined(t *testing.T) {
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page := map[string]string{"": `{"bans":[{"key":"a"}],"next":"1"}`, "1": `{"bans":[],"next":"2"}`, "2": `{"bans":[{"key":"` + r.FormValue("limit") + `"}]}`}

@@ -22,20 +22,27 @@ var keyHashes = keyhash.New()
 
 // TopKeys counts the recent denials of a zone by key. It is safe for concurrent use.
 type TopKeys struct {
-	sketch *topk.Sketch[keyhash.Hash, keys.Shown]
+	sketch *topk.Sketch[keyID, keys.Shown]
 }
 
 // NewTopKeys returns TopKeys without denials.
 func NewTopKeys() *TopKeys {
-	return &TopKeys{topk.New[keyhash.Hash, keys.Shown](maxTopKeys, topKeysHalfLife)}
+	return &TopKeys{topk.New[keyID, keys.Shown](maxTopKeys, topKeysHalfLife)}
 }
 
 // Destruct implements [caddy.Destructor]. There is nothing to close.
 func (*TopKeys) Destruct() error { return nil }
 
-// Add counts a denial of a key. With a secret, which is the same at each call, operators see the key as its HMAC.
+// keyID identifies a key in constant space, however long the key is.
+type keyID struct {
+	hash   keyhash.Hash
+	hashed bool // operators see the key as its HMAC
+}
+
+// Add counts a denial of a key. With a secret, operators see the key as its HMAC.
 func (t *TopKeys) Add(now time.Time, secret, key string) {
-	t.sketch.Add(now, keyHashes.Sum(key), func() keys.Shown { return keys.NewShown(secret, key) })
+	id := keyID{keyHashes.Sum(key), secret != ""}
+	t.sketch.Add(now, id, func() keys.Shown { return keys.NewShown(secret, key) })
 }
 
 // List returns the keys that were denied most, the highest count first.

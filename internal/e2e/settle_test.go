@@ -141,7 +141,7 @@ func TestSettleWithoutResponse(t *testing.T) {
 			c.Hold(ctx, "/hold")
 			g.wait(t, 1)
 			leave()
-			g.wait(t, 0)          // Caddy doesn't wait for it, and the next request must not be taken for this one
+			g.wait(t, 0)          // Caddy doesn't wait for the upstream, and the next request must not be taken for this one
 			waitForSlots(t, c, 3) // the request is corrected
 		}
 		if status := <-c.Hold(t.Context(), "/hold"); status != 429 {

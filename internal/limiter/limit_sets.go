@@ -96,19 +96,19 @@ type NamedSet struct {
 }
 
 // Sets returns all limit sets of the configuration: the one of the zone, then those of plans, then those of overrides.
-func (p *LimitSets) Sets() []NamedSet {
-	sets := p.SetsWithoutOverrides()
-	for _, key := range slices.Sorted(maps.Keys(p.Overrides.All)) {
-		sets = append(sets, NamedSet{"override", key, p.Overrides.All[key]})
+func (l *LimitSets) Sets() []NamedSet {
+	sets := l.SetsWithoutOverrides()
+	for _, key := range slices.Sorted(maps.Keys(l.Overrides.All)) {
+		sets = append(sets, NamedSet{"override", key, l.Overrides.All[key]})
 	}
 	return sets
 }
 
 // SetsWithoutOverrides returns the limit sets that keys without an override can have.
-func (p *LimitSets) SetsWithoutOverrides() []NamedSet {
-	sets := []NamedSet{{LimitSet: p.DefaultSet}}
-	for _, value := range slices.Sorted(maps.Keys(p.PlanSets)) {
-		sets = append(sets, NamedSet{"plan", value, p.PlanSets[value]})
+func (l *LimitSets) SetsWithoutOverrides() []NamedSet {
+	sets := []NamedSet{{LimitSet: l.DefaultSet}}
+	for _, value := range slices.Sorted(maps.Keys(l.PlanSets)) {
+		sets = append(sets, NamedSet{"plan", value, l.PlanSets[value]})
 	}
 	return sets
 }

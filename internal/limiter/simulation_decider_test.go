@@ -156,8 +156,8 @@ func drawSimulation(t *testing.T, seed uint64) *simulationProgram {
 	return p
 }
 
-// storeRequest returns the request of zone z.
-func (p *simulationProgram) storeRequest(r *simulatedRequest, i int) store.ZoneRequest {
+// zoneRequest returns the request of zone i.
+func (p *simulationProgram) zoneRequest(r *simulatedRequest, i int) store.ZoneRequest {
 	z := &p.zones[i]
 	return store.ZoneRequest{
 		Zone: z.Name, Key: r.key, Limits: z.limits, Slots: z.slots, Ban: z.ban, Mode: z.mode, Cost: r.costs[i], Shadow: r.shadows[i],
@@ -203,7 +203,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 		state := &State{Limiter: s.handler}
 		for _, i := range zones {
 			if r.belongs[i] {
-				state.add(Entry{Zone: s.zones[p.zones[i].Name], LimitSet: &LimitSet{}}, p.storeRequest(r, i))
+				state.add(Entry{Zone: s.zones[p.zones[i].Name], LimitSet: &LimitSet{}}, p.zoneRequest(r, i))
 			}
 		}
 		state.endCollecting()
@@ -296,7 +296,7 @@ func (p *simulationProgram) simulate() []servedRequest {
 			var h simulate.HandlerVisit
 			for _, i := range zones {
 				if r.belongs[i] {
-					h.Requests = append(h.Requests, p.storeRequest(r, i))
+					h.Requests = append(h.Requests, p.zoneRequest(r, i))
 					settled := p.zones[i].settles && r.trueCosts[i] >= 0
 					h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: i, Settled: settled, TrueCost: r.trueCosts[i]})
 				}

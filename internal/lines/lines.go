@@ -23,7 +23,7 @@ type DelayPolicy struct {
 	CountWaiting func(n int64)
 }
 
-// Request is a request that one handler decides. In a zone with [DelayPolicy], a request without a free slot
+// Request is a request that one handler decides. In a zone with a [DelayPolicy], a request without a free slot
 // waits for one. It holds no slot of the handler meanwhile, not even in another zone, because the store
 // takes all slots of a request or none. So requests of one handler never wait for each other in a circle.
 // With slots of several handlers they can, until the longest delay is over.

@@ -70,9 +70,9 @@ func (p *Places) change(key string, changed func(keyPlaces) keyPlaces) {
 // gets another place only while more places are free than the key has. So it leaves some for
 // other keys: one key alone gets half of the places, two keys get a third each. If all
 // requests have the same key, that key gets all places.
-func (o *DelayPolicy) reserve(key string) (reserved bool) {
-	o.Places.change(key, func(k keyPlaces) keyPlaces {
-		if reserved = o.isFree(k); reserved {
+func (p *DelayPolicy) reserve(key string) (reserved bool) {
+	p.Places.change(key, func(k keyPlaces) keyPlaces {
+		if reserved = p.isFree(k); reserved {
 			k.taken++
 		}
 		return k
@@ -81,16 +81,16 @@ func (o *DelayPolicy) reserve(key string) (reserved bool) {
 }
 
 // hasPlace reports whether reserve would take a place.
-func (o *DelayPolicy) hasPlace(key string) bool {
-	o.Places.mu.Lock()
-	defer o.Places.mu.Unlock()
-	return o.isFree(o.Places.byKey[key])
+func (p *DelayPolicy) hasPlace(key string) bool {
+	p.Places.mu.Lock()
+	defer p.Places.mu.Unlock()
+	return p.isFree(p.Places.byKey[key])
 }
 
 // isFree reports whether a key with these places gets another one.
-func (o *DelayPolicy) isFree(k keyPlaces) bool {
-	free := o.MaxPlaces - o.Places.taken
-	return free > 0 && (k.taken < free || o.SingleKey)
+func (p *DelayPolicy) isFree(k keyPlaces) bool {
+	free := p.MaxPlaces - p.Places.taken
+	return free > 0 && (k.taken < free || p.SingleKey)
 }
 
 // release gives back the place of a request that was decided and isn't held.

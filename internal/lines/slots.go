@@ -283,9 +283,9 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	}
 }
 
-func (o *DelayPolicy) countWaiting(n int64) {
-	if o.CountWaiting != nil {
-		o.CountWaiting(n)
+func (p *DelayPolicy) countWaiting(n int64) {
+	if p.CountWaiting != nil {
+		p.CountWaiting(n)
 	}
 }
 

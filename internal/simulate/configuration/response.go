@@ -43,7 +43,7 @@ func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit
 	w.response.Fields = logged.ResponseHeader // {http.response.header.*} has it
 	defer func() { w.response.Fields = before }()
 	took := time.Duration(w.visited.End-w.visited.Start) * time.Microsecond
-	s.Body = bodies.NewLoggedResponse(logged.Method, logged.Size, took)
+	s.Body = bodies.NewLoggedResponseBody(logged.Method, logged.Size, took)
 	s.ReadHeader(cmp.Or(logged.Status, http.StatusOK), logged.ResponseHeader)
 	for i := range state.Entries {
 		e := &state.Entries[i]

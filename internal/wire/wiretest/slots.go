@@ -14,7 +14,7 @@ import (
 // For example, with a limit of 10, instance a has 6 requests in flight and b has 4: the next
 // request is denied. If b is killed, its count expires at most 30 seconds later, and 4 are free.
 //
-// Every operation below works on the [Slots.Living] counts. slots.lua is its other half.
+// Every operation below works on the [Slots.Living] counts. slots.lua mirrors it.
 type Slots []InstanceSlots
 
 // InstanceSlots is the number of requests of a key that are in flight in one instance.

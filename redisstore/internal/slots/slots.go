@@ -63,7 +63,7 @@ type Table struct {
 	confirmed   []*key
 	unconfirmed int
 	maxIdle     int
-	losses      int // how often Redis may have lost its counts
+	distrusts   int // how often Distrust was called
 	// credit and lastDue, the instant of the last call of Due, spread the Sets over time; see addCredit.
 	credit, lastDue Micros
 }
@@ -77,8 +77,8 @@ type key struct {
 	held, counted int64
 	// stale reports whether Redis' count may differ from counted.
 	stale bool
-	// losses is the Table's number of losses when the count in Redis was last right.
-	losses int
+	// distrusts is that of the Table when the count in Redis was last right.
+	distrusts int
 	// inFlight is how many messages with operations on the key are in flight. alone reports whether
 	// there is only one, sent while there was no other. setInFlight reports whether it has a Set.
 	inFlight           int
@@ -143,7 +143,7 @@ func (t *Table) Prepare(name string, takes bool, now Micros) (op Op) {
 		t.makeDue(k, now+t.setEvery)
 	}
 	if k.inFlight == 0 {
-		k.losses = t.losses
+		k.distrusts = t.distrusts
 	}
 	if op.Set || takes {
 		k.alone = k.inFlight == 0
@@ -154,11 +154,11 @@ func (t *Table) Prepare(name string, takes bool, now Micros) (op Op) {
 }
 
 func (t *Table) needsSet(k *key) bool {
-	return k.stale || k.held != k.counted || k.held > 0 && k.losses != t.losses
+	return k.stale || k.held != k.counted || k.held > 0 && k.distrusts != t.distrusts
 }
 
 // Distrust is called when Redis may have lost its counts.
-func (t *Table) Distrust() { t.losses++ }
+func (t *Table) Distrust() { t.distrusts++ }
 
 // Replied is called when Redis has run a message. taken is how many slots the message took, and
 // found is this instance's count before the message. The requests that took a slot hold it now.

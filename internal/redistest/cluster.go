@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -198,8 +199,9 @@ func (c *Cluster) MoveKeys(t testing.TB, slot, n int, from, to *Server) int {
 	return len(keys)
 }
 
-// EndMove moves the rest of a slot's keys, and gives the slot to the other node. Checks of a node may have
-// written keys meanwhile.
+// EndMove moves the rest of a slot's keys, gives the slot to the other node, and waits until all nodes have heard of it.
+// Checks of a node may have written keys meanwhile. A node that gets a slot counts the epoch up. If two nodes take the same
+// epoch because one has not heard of the other, both may say for ever that the other one has the slot.
 func (c *Cluster) EndMove(t testing.TB, slot int, from, to *Server) {
 	t.Helper()
 	for c.MoveKeys(t, slot, 100, from, to) > 0 {
@@ -211,4 +213,12 @@ func (c *Cluster) EndMove(t testing.TB, slot int, from, to *Server) {
 			t.Fatal(err)
 		}
 	}
+	epoch := regexp.MustCompile(`cluster_current_epoch:\d+`)
+	WaitFor(t, "all nodes to hear of a move", func() bool {
+		seen := make(map[string]bool)
+		for _, s := range c.Nodes {
+			seen[epoch.FindString(s.Client.ClusterInfo(ctx).Val())] = true
+		}
+		return len(seen) == 1
+	})
 }

@@ -18,8 +18,8 @@ var words = regexp.MustCompile(`\{[^{}]*\}|[+*{}]|[^\s+*{}]+`)
 //	5*{header.X-Output} + {header.X-Input} or {header.X-Prompt} + 10 min 1 max 4000
 //
 // A term is a number, or a placeholder with a factor before it and alternatives behind it. Numbers have up to six
-// decimals. lacksBraces reports whether a text is the name of a placeholder without its braces. Only errors need it, so it may be nil for
-// texts that are known to be right.
+// decimals. lacksBraces reports whether a text is the name of a placeholder without its braces. Only errors need it, so it
+// may be nil for texts that are known to be right.
 func Parse(text string, lacksBraces func(string) bool) (*Sum, error) {
 	p := &parser{words: words.FindAllString(text, -1), sum: &Sum{text: strings.TrimSpace(text), max: Max}, lacksBraces: lacksBraces}
 	if err := p.parse(); err != nil {

@@ -75,7 +75,7 @@ func TestCallsAreShared(t *testing.T) {
 
 // Scripts that are flushed repeatedly are loaded again, and no request fails.
 func TestFlushedScripts(t *testing.T) {
-	server := redistest.Shared(t)
+	server := redistest.Start(t) // a flush takes the scripts from all tests of a Redis
 	s := open(t, redisstore.Options{Address: server.Addr})
 	if _, err := s.Take(t.Context(), request(t, "first")); err != nil { // the script is there
 		t.Fatal(err)

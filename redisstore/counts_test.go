@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -17,7 +18,7 @@ import (
 func TestLargestCounts(t *testing.T) {
 	const largest = 1<<16 - 1
 	server, ctx := redistest.Shared(t), t.Context()
-	s := open(t, redisstore.Options{Address: server.Addr})
+	s := open(t, redisstore.Options{Address: server.Addr, Timeout: time.Hour}) // however long Redis needs for them
 	limit := func(zone, algorithm string) store.Limit {
 		return storetest.Limit(t, zone, algorithms.Quota{Algorithm: algorithm, Events: 1, Window: 3_600_000_000})
 	}

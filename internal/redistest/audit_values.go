@@ -70,12 +70,12 @@ func (r *replay) compareStored(client *redis.Client) {
 		if _, doubtful := r.doubtful[name]; doubtful || r.spoiled[name] || v.limit != nil && v.limit.Algorithm().IsLog() {
 			continue
 		}
-		now, err := client.Time(ctx).Result()
-		if err != nil {
-			r.addDifference("Redis doesn't answer at the end: %v", err)
+		got, err := client.Get(ctx, name).Bytes()
+		now, failed := client.Time(ctx).Result() // later, so a key that is gone may have expired by then
+		if failed != nil {
+			r.addDifference("Redis doesn't answer at the end: %v", failed)
 			return
 		}
-		got, err := client.Get(ctx, name).Bytes()
 		want, expires := v.encode()
 		if v.limit != nil || v.ban != nil { // some algorithms store two numbers
 			got = append(got, make([]byte, max(len(want)-len(got), 0))...)

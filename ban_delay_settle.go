@@ -210,7 +210,8 @@ type Settle struct {
 	// {http.rate_limit.response.json.*}, {http.rate_limit.response.bytes} or
 	// {http.rate_limit.response.seconds}. If the true cost is higher than the charge, the difference
 	// is charged as far as there is room. If it is lower, the difference is given back. Without a
-	// number the charge stays (default: the charge).
+	// number the charge stays. A max bounds what one response can be charged, as in
+	// "{http.response.header.X-Tokens} max 5000" (default: the charge).
 	Cost Number `json:"cost,omitempty"`
 }
 

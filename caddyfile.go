@@ -113,7 +113,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //					status <code>...
 //					header <field> <value>
 //				}
-//				cost  <sum>                     # true cost of the request
+//				cost  <sum>                     # true cost of the request; <sum> max <n> bounds it
 //			}
 //			max_body     <bytes> [pass]         # of a request body that the zone reads; default 64KiB
 //			body_timeout <duration>             # for the whole body; default 5s

@@ -201,6 +201,7 @@ func init() {
 		{Name: "a zone, as in zone api { ... }", Options: zoneOptions()},
 		{Name: "the line of a limit, as in token_bucket 10 1s 20", Options: []string{"burst"}},
 		{Name: "match of settle, as in match status 401", Options: []string{"status"}},
+		{Name: "the line of a cost, as in cost {http.response.header.X-Tokens} max 4000", Options: []string{"min", "max"}, Words: true},
 		{Name: "a redis block", Options: redisOptions},
 		{Name: "the tls block of redis", Options: tlsOptions},
 	}

@@ -150,10 +150,36 @@ func costSum(n Number) (*cost.Sum, error) { return n.sum("cost") }
 // settleCostSum returns the sum of cost in settle, or nil if there is none.
 func settleCostSum(n Number) (*cost.Sum, error) {
 	sum, err := n.sum("cost of settle")
-	if sum != nil && sum.HasBounds() {
-		err = fmt.Errorf("cost of settle %q has min or max: write them in cost, because settle charges what was used", n)
+	if err != nil || sum == nil {
+		return nil, err
+	}
+	if _, fixed := sum.Fixed(); !fixed && sum.Most() == 0 {
+		err = fmt.Errorf("cost of settle %q has a max of 0, so each response would cost nothing: write a max from 1 to %d, or cost 0",
+			string(n), int64(cost.Max))
 	}
 	return sum, err
+}
+
+// checkSettleMax returns an error if max in settle is below what each request reserves. Then each response would give events
+// back, and no true cost would ever count.
+func (c *Zone) checkSettleMax() error {
+	if c.Settle == nil || c.Cost == "" { // a request without cost reserves 1, and no max is below 1
+		return nil
+	}
+	reserved, err := costSum(c.Cost)
+	if err != nil {
+		return err
+	}
+	settled, err := settleCostSum(c.Settle.Cost)
+	if err != nil || settled == nil {
+		return err
+	}
+	most, least := settled.Most(), reserved.Least()
+	if _, fixed := settled.Fixed(); fixed || most >= least {
+		return nil
+	}
+	return fmt.Errorf("cost of settle %q has a max of %d, but each request reserves at least %d with the zone's cost %q: "+
+		"write a max from %d, or a lower cost", string(c.Settle.Cost), most, least, string(c.Cost), least)
 }
 
 func checkCost(n Number) error {

@@ -187,6 +187,9 @@ func (c *Zone) compileSets(factor int64, outage limiter.StoreErrorPolicy) (*limi
 	if err := c.checkLimitSets(); err != nil {
 		return nil, err
 	}
+	if err := c.checkSettleMax(); err != nil {
+		return nil, err
+	}
 	sets, standard := new(limiter.LimitSets), &LimitSet{Limits: c.allLimits()}
 	if c.Plan != nil {
 		sets.PlanBy = keys.NewTemplate(c.Plan.By)
@@ -326,26 +329,13 @@ var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
 // the limits of all zones of a handler together has a bound: see [algorithms.MaxWork]. The bound
 // also holds in memory, so that a configuration that is valid for one store is valid for the other.
 
-// maxChargedCost returns the maximum number of events that one request can charge to a limit of the
-// zone.
-func (z *liveZone) maxChargedCost() int64 {
-	most := z.FixedCost
-	if z.Cost != nil {
-		most = z.Cost.Most()
-	}
-	if z.Settle != nil && z.Settle.Cost != nil {
-		most = max(most, z.Settle.Cost.Most())
-	}
-	return most
-}
-
 // lighten is the advice for limits that take too long.
 const lighten = "write sliding_window, which only counts, or sliding_log with fewer events or buckets, or fewer limits; " +
 	"or divide the zones among several rate_limit handlers, because each handler has a call of its own"
 
 // work returns the maximum work of a request with these limits.
 func (z *liveZone) work(set *limiter.LimitSet) (work int64) {
-	cost := z.maxChargedCost()
+	cost := z.MaxChargedCost()
 	for _, l := range set.Limits {
 		work += l.WorstWork(cost)
 	}

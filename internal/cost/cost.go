@@ -67,8 +67,11 @@ func (s *Sum) Most() int64 {
 	return s.max
 }
 
-// HasBounds reports whether the sum has min or max.
-func (s *Sum) HasBounds() bool { return s.min > 0 || s.max < Max }
+// Least returns the smallest cost that the sum can give, in events.
+func (s *Sum) Least() int64 {
+	events, _ := s.Of(func(string) string { return "0" })
+	return events
+}
 
 // Of returns the cost of a request in events, rounded up once. read returns the value of a placeholder in braces. A
 // value is a number from 0, such as 12.5. A term without a value counts 0. If no term has a value, known is false, and

@@ -160,20 +160,20 @@ func TestProperties(t *testing.T) {
 	for text, want := range map[string]struct {
 		most         int64
 		fixed        bool
-		bounds       bool
+		least        int64
 		placeholders string
 	}{
-		"2.5":                    {3, true, false, ""},
-		"{a}":                    {Max, false, false, "a"},
-		"5*{a} or {b} + {c}":     {Max, false, false, "a b c"},
-		"{a} max 10":             {10, false, true, "a"},
-		"{a} min 3":              {Max, false, true, "a"},
-		`{header.X} + {query.y}`: {Max, false, false, "header.X query.y"},
+		"2.5":                    {3, true, 3, ""},
+		"{a}":                    {Max, false, 0, "a"},
+		"5*{a} or {b} + {c}":     {Max, false, 0, "a b c"},
+		"{a} + 1.5 max 10":       {10, false, 2, "a"},
+		"{a} + 2 min 3":          {Max, false, 3, "a"},
+		`{header.X} + {query.y}`: {Max, false, 0, "header.X query.y"},
 	} {
 		s := parse(t, " "+text+" ")
 		_, fixed := s.Fixed()
-		if s.Most() != want.most || fixed != want.fixed || s.HasBounds() != want.bounds || strings.Join(s.Placeholders(), " ") != want.placeholders || s.String() != text {
-			t.Errorf("%s: most %d, fixed %v, bounds %v, placeholders %v", s, s.Most(), fixed, s.HasBounds(), s.Placeholders())
+		if s.Most() != want.most || fixed != want.fixed || s.Least() != want.least || strings.Join(s.Placeholders(), " ") != want.placeholders || s.String() != text {
+			t.Errorf("%s: most %d, fixed %v, least %d, placeholders %v", s, s.Most(), fixed, s.Least(), s.Placeholders())
 		}
 	}
 }

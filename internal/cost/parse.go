@@ -77,7 +77,7 @@ func (p *parser) parse() error {
 	case len(p.sum.terms) > maxTerms:
 		return fmt.Errorf("has %d terms with placeholders: write at most %d", len(p.sum.terms), maxTerms)
 	case p.sum.min > p.sum.max:
-		return fmt.Errorf("has a min of %d above its max of %d", p.sum.min, p.sum.max)
+		return fmt.Errorf("has a min of %d above its max of %d: write a max from %[1]d, or a lower min", p.sum.min, p.sum.max)
 	}
 	return nil
 }

@@ -127,7 +127,9 @@ const totalTokens = "cost {http.rate_limit.response.json.usage.total_tokens}"
 func TestSettleByBody(t *testing.T) {
 	t.Parallel()
 	u := startScripted(t)
-	c := caddytest.Start(t, scriptedSite(t, u, "match status 2xx 3xx\n"+totalTokens, ""))
+	bounded := fmt.Sprintf("zone bounded {\n key {query.key}\n cost 10\n fixed_window %d 1000d\n settle {\n %s max 30\n %s\n }\n}\n",
+		bodyBudget, totalTokens, "match status 2xx 3xx")
+	c := caddytest.Start(t, scriptedSite(t, u, "match status 2xx 3xx\n"+totalTokens, bounded))
 	typed := func(contentType string, more ...string) []string {
 		return append([]string{"Content-Type", contentType}, more...)
 	}
@@ -172,6 +174,9 @@ func TestSettleByBody(t *testing.T) {
 		// With the field, reverse_proxy passes compressed bodies on. Some responses break.
 		_, _ = c.Do(test.method, fmt.Sprintf("http://%s/?key=%s", c.Site, key), "", "Accept-Encoding", "gzip, zstd, br")
 		wantCharge(t, c, test.name, key, test.want)
+		if charged := bodyBudget - c.Remaining(t, "bounded", key); charged != min(test.want, 30) {
+			t.Errorf("%s is charged %d in a zone whose responses cost at most 30", test.name, charged)
+		}
 	}
 
 	// A panic behind the handler, and a response that an outer handler writes.
@@ -220,7 +225,7 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 			key {query.key}
 			fixed_window 1000 1000d
 			settle {
-				cost 0.001*{http.rate_limit.response.bytes}
+				cost 0.001*{http.rate_limit.response.bytes} max 150
 			}
 		}
 		`)
@@ -252,7 +257,7 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 			t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
 		}
 		kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys?key="+url.QueryEscape(test.key)).Budgets[0].Limits[0].Remaining
-		if want := 1000 - (test.want+999)/1000; kilobytes != want {
+		if want := 1000 - min((test.want+999)/1000, 150); kilobytes != want {
 			t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
 		}
 	}

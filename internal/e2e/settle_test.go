@@ -22,7 +22,7 @@ func TestSettleByHeader(t *testing.T) {
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		const tokens = "cost {http.response.header.X-Tokens}"
 		zones := ""
-		for name, settle := range map[string]string{"failures": "match status 401 5xx", "answers": "match status 2xx\n" + tokens} {
+		for name, settle := range map[string]string{"failures": "match status 401 5xx", "answers": "match status 2xx\n" + tokens + " max 15"} {
 			zones += fmt.Sprintf("zone %s {\n key {query.key}\n cost 10\n fixed_window %d 1000d\n settle {\n %s\n }\n}\n", name, bodyBudget, settle)
 		}
 		u, log := startScripted(t), filepath.Join(t.TempDir(), "access.log")
@@ -53,7 +53,7 @@ func TestSettleByHeader(t *testing.T) {
 			api, failures, answers int64
 		}{
 			{"a header", header("3", says(200, "ok")), 3, 0, 3},
-			{"more than is reserved", header("20", says(201, "ok")), 20, 0, 20},
+			{"more than is reserved", header("20", says(201, "ok")), 20, 0, 15},
 			{"a fraction", header("2.5", says(200, "ok")), 3, 0, 3},
 			{"nothing", header("0", says(200, "ok")), 0, 0, 0},
 			{"no number", header("many", says(200, "ok")), 10, 0, 10},
@@ -62,6 +62,7 @@ func TestSettleByHeader(t *testing.T) {
 			{"a wrong password", header("7", says(401, "ok")), 7, 10, 0},
 			{"an error", header("7", says(503, "ok")), 7, 10, 0},
 			{"a trailer", trailer("7", "ok"), 7, 0, 7},
+			{"more in a trailer", trailer("20", "ok"), 20, 0, 15},
 			{"a trailer without a number", trailer("", "ok"), 10, 0, 10},
 			{"a hint of another cost", header("1000", says(103)), 10, 0, 10},
 			{"a body that breaks", header("7", says(200, "the beginning", "abort")), 7, 0, 7},

@@ -261,7 +261,7 @@ func TestSimulationEndsWhatCaddyEnded(t *testing.T) {
 			"slots":  "key {query.key}; shadow; concurrency 3",
 			"both":   "key {query.key}; shadow; concurrency 5; fixed_window 100 1h; ban 1h after 3",
 			"logins": "key {query.key}; shadow; sliding_log 40 1h; settle {\nmatch status 401\n}",
-			"tokens": "key {query.key}; shadow; fixed_window 60 1h; settle {\ncost {http.response.header.X-Tokens}\n}",
+			"tokens": "key {query.key}; shadow; fixed_window 60 1h; settle {\ncost {http.response.header.X-Tokens} max 3\n}",
 			"spent":  "key {query.key}; shadow; token_bucket 200 1h; cost 5; settle {\ncost {http.response.header.X-Tokens}\n}",
 		}, use, "@ready path /ready\nrespond @ready ok\nreverse_proxy "+upstream.Listener.Addr().String()))
 		n := 0

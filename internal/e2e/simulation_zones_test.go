@@ -179,6 +179,48 @@ shared ["{client_ip}"] [gcra 1 1h]false false false false false 0 0`; got != wan
 	}
 }
 
+// A response costs at most max, also if the log is from a time without max. A reservation that stays can be higher.
+func TestSimulationSettlesUpToMax(t *testing.T) {
+	s := loadSimulation(t, `{$SITE} {
+	rate_limit {
+		zone body {
+			cost 10
+			gcra 1 1h 1000
+			settle {
+				cost {http.rate_limit.response.json.n} max 50
+			}
+		}
+		zone dear {
+			cost {http.rate_limit.request.json.n} max 70
+			gcra 1 1h 1000
+			settle {
+				cost {http.rate_limit.response.json.n} max 50
+			}
+		}
+		zone header {
+			gcra 1 1h 1000
+			settle {
+				cost {http.response.header.X-Tokens} max 50
+			}
+		}
+	}
+}`)
+	for charged, want := range map[int64]string{
+		10: "body 10 dear 10 header 10", 60: "body 50 dear 60 header 50", 80: "body 50 dear 70 header 50",
+	} {
+		r := loggedGet("/")
+		r.Charged = map[string]int64{"body": charged, "dear": charged}
+		r.ResponseHeader.Set("X-Tokens", fmt.Sprint(charged))
+		var got []string
+		for _, z := range s.visit(t, r).Handlers[0].Zones {
+			got = append(got, fmt.Sprint(s.Zones()[z.Zone].Name, " ", z.TrueCost))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%d are logged: %s, want %s", charged, got, want)
+		}
+	}
+}
+
 // Zones of one name with different settings, as another limiter accepts them, have separate budgets. So they
 // are two zones.
 func TestSimulationZonesOfOneName(t *testing.T) {

@@ -24,6 +24,18 @@ func (state *State) costOf(z *Zone, repl *caddy.Replacer) int64 {
 	return events
 }
 
+// MaxChargedCost returns the maximum number of events that one request can charge to a limit of the zone.
+func (z *Zone) MaxChargedCost() int64 {
+	most := z.FixedCost
+	if z.Cost != nil {
+		most = z.Cost.Most()
+	}
+	if z.Settle != nil && z.Settle.Cost != nil {
+		most = max(most, z.Settle.Cost.Most())
+	}
+	return most
+}
+
 // factorOf returns the divisor of the bursts for a request in a zone, in millionths.
 func (state *State) factorOf(z *Zone, repl *caddy.Replacer) int64 {
 	if z.Factor != "" {

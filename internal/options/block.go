@@ -13,6 +13,7 @@ import (
 type Block struct {
 	Name    string
 	Options []string
+	Words   bool // the options are words of a line, which are too short to be meant by another word
 }
 
 // Names returns the names of options.
@@ -92,7 +93,7 @@ func unknownOptionError(name, block string, all []Option, blocks []Block) error 
 		return fmt.Errorf("%s (did you mean %s?): write for example %s", unknown, near, strings.TrimSpace(near+" "+o.Example))
 	}
 	for _, b := range blocks {
-		if near := Suggest(name, b.Options); near != "" {
+		if near := Suggest(name, b.Options); near != "" && !b.Words {
 			return fmt.Errorf("%s (did you mean %s?): it belongs in %s", unknown, near, b.Name)
 		}
 	}

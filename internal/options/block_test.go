@@ -23,7 +23,9 @@ func TestReadBlock(t *testing.T) {
 			return nil
 		}},
 	}
-	blocks := []Block{{"a shop", []string{"colour", "door", "key"}}, {"a lock", []string{"key"}}}
+	blocks := []Block{
+		{"a line", []string{"size"}, true}, {"a shop", []string{"colour", "door", "key"}, false}, {"a lock", []string{"key"}, false},
+	}
 	for _, test := range []struct {
 		text string
 		all  []Option
@@ -41,6 +43,8 @@ func TestReadBlock(t *testing.T) {
 		{"{\n key\n}", shop, `unknown option "key" of shop: it belongs in a shop or a lock, at Testfile:2`},
 		{"{\n color red\n}", shop, `unknown option "color" of shop (did you mean colour?): write for example colour red, at Testfile:2`},
 		{"{\n color\n}", nil, `unknown option "color" of shop (did you mean colour?): it belongs in a shop, at Testfile:2`},
+		{"{\n size\n}", shop, `unknown option "size" of shop: it belongs in a line, at Testfile:2`},
+		{"{\n sized\n}", shop, `unknown option "sized" of shop: write one of colour, door, at Testfile:2`},
 		{"{\n frobnicate\n}", nil, `unknown option "frobnicate" of shop: it has none, at Testfile:2`},
 		{"{\n frobnicate\n}", shop, `unknown option "frobnicate" of shop: write one of colour, door, at Testfile:2`},
 	} {

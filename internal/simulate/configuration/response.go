@@ -51,7 +51,8 @@ func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit
 			s.ReadTrueCost(e)
 		}
 		if charged, ok := w.chargedIn(e); ok && e.Settles() {
-			e.TrueCost, e.Settled = charged, true
+			// The log can be from a time without max.
+			e.TrueCost, e.Settled = min(charged, e.Zone.MaxChargedCost()), true
 		}
 		visited.Zones[i].Settled, visited.Zones[i].TrueCost = e.Settled, e.TrueCost
 	}

@@ -146,6 +146,48 @@ func TestWarningsOfCosts(t *testing.T) {
 	}
 }
 
+// A plan that the request chooses gives one budget several numbers, unless the key decides the plan, too. Customers and
+// operators choose what else can stand in a plan.
+func TestWarningsOfPlans(t *testing.T) {
+	const two = "{\nPOST {\nsliding_window 5 1m\n}\ndefault {\nsliding_window 50 1m\n}\n}"
+	const other = `, or add the placeholder to key, as in key \"`
+	for zone, want := range map[string]string{
+		"key {header.X-Key}\nplan {method} " + two:                                                                `{http.request.method}` + other + `{header.X-Key}|{http.request.method}\"`,
+		"plan {method} " + two:                                                                                    `{http.request.method}` + other + `{http.request.method}\"`,
+		"key {client_ip}\nipv6_prefix 64\nplan {path.0} " + two:                                                   `{http.request.uri.path.0}`,
+		"key {header.X-Key} {header.X-User}|{host}\nplan {host} " + two:                                           `{http.request.host}` + other + `{header.X-Key}|{http.request.host}\"`,
+		"key {header.X-Key}|{path}\nplan {http.auth.user.plan}-{uri} " + two:                                      `{http.request.uri}` + other + `{header.X-Key}|{http.request.uri.path}|{http.request.uri}`,
+		"key {header.X-Key}|{host}\nplan {query.kind} " + two:                                                     `{http.request.uri.query.kind}` + other + `{header.X-Key}|{http.request.host}|{query.kind}`,
+		"key {http.auth.user.id}\nplan {http.request.orig_method} " + two:                                         `{http.request.orig_method}` + other + `{http.auth.user.id}|{http.request.orig_method}`,
+		"key {header.X-Key}|{method}\nplan {method} " + two:                                                       "",
+		"key {header.X-Key}|{http.request.orig_method}\nplan {method} " + two:                                     "",
+		"key {header.X-Key}|{path}\nplan {path.0} " + two:                                                         "",
+		"key {uri}\nplan {http.request.uri.path.dir} " + two:                                                      "",
+		"key {hostport}\nplan {labels.0} " + two:                                                                  "",
+		"key {hostport}\nplan {port} " + two:                                                                      "",
+		"key {http.request.uri.path_escaped}|{http.request.uri.prefixed_query}\nplan {path.0}{query.kind} " + two: "",
+		"key {vars.tenant}\nplan {path.0} " + two:                                                                 "",
+		"key {re.tenant.1}\nplan {path.0} " + two:                                                                 "",
+		"key {header.X-Key}\nplan {header.X-Plan} " + two:                                                         "",
+		"key {header.X-Key}\nplan {vars.plan} " + two:                                                             "",
+		"key {header.X-Key}\nplan {http.auth.user.plan} " + two:                                                   "",
+		"key {client_ip}\nplan {client_ip} " + two:                                                                "",
+		"key {client_ip}\nplan {cookie.plan} " + two:                                                              "",
+		"key {client_ip}\nplan {http.rate_limit.request.json.plan} " + two:                                        "",
+		"key {client_ip}\nplan {method} {\nGET unlimited\ndefault {\nsliding_window 50 1m\n}\n}":                  "",
+		"key {client_ip}\nplan {method} {\nPOST {\nsliding_window 5 1m\n}\ndefault {\ngcra 50 1m\n}\n}":           "",
+		"key {client_ip}\nplan {method} {\nPOST {\nsliding_window 5 1m\n}\ndefault {\nsliding_window 5 1m\n}\n}":  "",
+	} {
+		got := warningsOfCaddyfile(t, ":80 {\nrate_limit {\nzone z {\n"+zone+"\n}\n}\n}")
+		n := strings.Count(got, "the limits of a plan depend on what is requested")
+		name, how, _ := strings.Cut(want, other)
+		if n != min(len(want), 1) || n == 1 && !strings.Contains(got, `"zone":"z","placeholder":"`+name+`"`) ||
+			strings.Contains(got, other) != (how != "") || !strings.Contains(got, how) {
+			t.Errorf("%s: warnings %s, want %q", zone, got, want)
+		}
+	}
+}
+
 func TestWarningsOfJitter(t *testing.T) {
 	for jitter, want := range map[string]int{"0": 0, "0.2": 0, "1": 0, "1.5": 1, "10": 1, "1000": 1} {
 		for _, config := range []string{

@@ -162,6 +162,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"zone", "cost 1000; settle { cost {http.response.header.X} max 999 }", `cost of settle "{http.response.header.X} max 999" has a max of 999, but each request reserves at least 1000 with the zone's cost "1000": write a max from 1000, or a lower cost`},
 	{"zone", "cost {query.n} + 9.5; settle { cost {http.response.header.X} max 9 }", `cost of settle "{http.response.header.X} max 9" has a max of 9, but each request reserves at least 10 with the zone's cost "{http.request.uri.query.n} + 9.5": write a max from 10, or a lower cost`},
 	{"zone", "cost {query.n} + 9.5; settle { cost {http.response.header.X} max 10 }", ""},
+	{"zone", "cost 1000; settle { cost 5 }", ""},
 	{"zone", "settle { cost {http.response.header.X}; max 10 }", `unknown option "max" of settle: it belongs in the line of a cost, as in cost {http.response.header.X-Tokens} max 4000`},
 	{"zone", "settle", "settle has neither match nor cost: write which responses are charged, such as match status 401, or their true cost, such as cost {http.response.header.X-Tokens}"},
 	{"zone", "settle { match status 4XX }", "match takes status or header, with values: write for example match status 401 403"},

@@ -172,6 +172,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.warnOfCalendars(newZones)
 	for _, z := range newZones {
 		z.WarnOfKeys()
+		z.WarnOfPlan()
 		z.warnOfCosts()
 	}
 	if err := boundWork(h.zones); err != nil {

@@ -22,7 +22,8 @@ var requestPart = regexp.MustCompile(`^http\.request\.(orig_)?(method|proto|sche
 var knownPart = regexp.MustCompile(`^http\.(request\.|auth\.|rate_limit\.request\.|vars\.client_ip$)`)
 
 // sameRequestPart replaces the parts of names that don't change which part of the request a placeholder has.
-var sameRequestPart = strings.NewReplacer("orig_", "", "prefixed_", "", "_escaped", "", "hostport", "host", ".request.port", ".request.host")
+var sameRequestPart = strings.NewReplacer("orig_", "", "prefixed_", "", "_escaped", "",
+	"hostport", "host", ".request.port", ".request.host")
 
 // WarnOfPlan warns of a zone whose plan depends on what is requested, while its key doesn't.
 func (z *Zone) WarnOfPlan() {

@@ -38,7 +38,7 @@ alone+='|(Permissions|DenyCache)?Conforms?|Cluster)$'
 
 if [[ $* == -prepare ]]; then
 	compile() { go list "${build[@]}" -export -test -deps "$@" >/dev/null; }
-	compile -race $(go list ./... | grep -E "$meet")
+	compile -race $(go list ./... | grep -E "$meet") ./internal/faultsim/linear
 	for module in . internal/faultsim internal/browsertest internal/plugintest; do (cd "$module" && compile ./...); done
 	exit
 fi
@@ -61,19 +61,13 @@ run() {
 }
 
 case "$*" in
-"") # two rows of runs side by side
-	{
-		run e2e . ./internal/e2e
-		run docs . ./docs
-		run browser internal/browsertest ./... # in a module of its own
-	} &
-	run race . -race -skip "$alone" $(go list ./... | grep -E "$meet")
+"") # two rows of runs side by side. Each run loads the packages of Caddy anew, so there are few.
+	modules=(./internal/faultsim ./internal/faultsim/simredis ./internal/browsertest/... ./internal/plugintest/...) # with the newest Caddy
+	if [[ $(go env GOOS) == linux ]]; then modules+=(./bench/...); fi
+	run driven . -p 1 ./internal/e2e ./docs &
+	run race . -race -skip "$alone" $(go list ./... | grep -E "$meet") ./internal/faultsim/linear
 	run alone . -run "$alone" ./redisstore ./store
-	run others . $(go list ./... | grep -vE "$meet|/(docs|e2e)$")
-	run simulated internal/faultsim . ./simredis
-	run linear internal/faultsim -race ./linear
-	run plugins internal/plugintest ./...                          # another one, with the newest Caddy
-	if [[ $(go env GOOS) == linux ]]; then run bench bench ./...; fi # and another one
+	run others . $(go list ./... | grep -vE "$meet|/(docs|e2e)$") "${modules[@]}"
 	wait
 	;;
 -short)

@@ -107,8 +107,7 @@ func openLog(t testing.TB, o Options, size int) *Log {
 }
 
 func TestLines(t *testing.T) {
-	long := strings.Repeat("x", maxLine)
-	first := lineAt(0, "")
+	long, first := strings.Repeat("x", maxLine), lineAt(0, "")
 	tests := []struct{ name, text, want string }{
 		{"no newline at the end", first + "\nb", "1 " + first + "|2 b"},
 		{"line endings of Windows", first + "\r\nb\r\n", "1 " + first + "|2 b"},
@@ -126,7 +125,8 @@ func TestLines(t *testing.T) {
 			o, file := Options{Names: []string{writeFile(t, "access.log", test.text)}}, "access.log:"
 			if size == 0 { // streams give any number of bytes at once
 				size, file = chunkSize, "stdin:"
-				o = Options{Names: []string{"-"}, Stdin: iotest.OneByteReader(strings.NewReader(test.text))}
+				r := strings.NewReader(test.text)
+				o = Options{Names: []string{"-"}, Stdin: io.MultiReader(iotest.OneByteReader(io.LimitReader(r, 1000)), iotest.HalfReader(r))}
 			}
 			want := strings.Split(file+strings.ReplaceAll(test.want, "|", "|"+file), "|")
 			if got := readAll(t, openLog(t, o, size)); !slices.Equal(got, want) {

@@ -35,7 +35,7 @@ alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|(Take|MemoryTake|Failover|
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers)'
 alone+='|Memory(ReclaimIsBounded|(Limits|Zones)CostNothing|OverflowIsOneBudget|ListsInOneOrder)'
 alone+='|ReplyBounds|LargestCounts|WorkPerDecision'
-alone+='|(Permissions|DenyCache)?Conforms?|Cluster)$'
+alone+='|(DenyCache)?Conforms|Cluster)$'
 
 if [[ $* == -prepare ]]; then
 	compile() { go list "${build[@]}" -export -test -deps "$@" >/dev/null; }

@@ -37,6 +37,9 @@ type Server struct {
 // running is the environment variable with the address of a server that runs already.
 const running = "RATE_LIMIT_TEST_REDIS"
 
+// Runs reports whether RATE_LIMIT_TEST_REDIS names a server.
+func Runs() bool { return os.Getenv(running) != "" }
+
 // Running returns the server that RATE_LIMIT_TEST_REDIS names by its host:port or URL, and a client of it.
 // So the suites run against servers that tests can't start. Without the variable Running starts a Redis.
 // A test begins with FLUSHALL, so the server must have no other use. scripts/conformance.sh runs such tests

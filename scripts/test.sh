@@ -34,7 +34,7 @@ meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limite
 alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|(Take|MemoryTake|Failover|DenyCache)Allocates(Nothing)?'
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers)'
 alone+='|Memory(ReclaimIsBounded|(Limits|Zones)CostNothing|OverflowIsOneBudget|ListsInOneOrder)'
-alone+='|ReplyBounds|LargestCounts|WorkPerDecision'
+alone+='|ReplyBounds|LargestCounts|WorkPerDecision|Laws|WriterBoundsWork|SketchIsBounded'
 alone+='|(DenyCache)?Conforms|Cluster)$'
 
 if [[ $* == -prepare ]]; then
@@ -67,7 +67,7 @@ case "$*" in
 	if [[ $(go env GOOS) == linux ]]; then modules+=(./bench/...); fi
 	run driven . -p 1 ./internal/e2e ./docs &
 	run race . -race -skip "$alone" $(go list ./... | grep -E "$meet") ./internal/faultsim/linear
-	run alone . -run "$alone" ./redisstore ./store
+	run alone . -run "$alone" ./redisstore ./store ./internal/lines ./internal/contentcoding ./internal/topk
 	run others . $(go list ./... | grep -vE "$meet|/(docs|e2e)$") "${modules[@]}"
 	wait
 	;;

@@ -28,7 +28,7 @@ flags=("${build[@]}" -vet off)
 export GOGC=400 # most processes live for seconds, and their garbage can stay
 
 # The packages in whose tests goroutines meet run under the race detector, which makes them several times
-# slower. In a few tests of the stores only one goroutine or a server computes, for long, or they count allocations,
+# slower. In a few of these tests only one goroutine or a server computes, for long, or they count allocations,
 # which the race detector adds to: these tests run without it. Elsewhere another program would cost more than it saves.
 meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limiter|lines|readahead|relay|telemetry|topk))$'
 alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|(Take|MemoryTake|Failover|DenyCache)Allocates(Nothing)?'

@@ -129,7 +129,6 @@ func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 `has nothing where a number from 0 or a placeholder is expected: write for example`,
 		"{a} +":                            `has nothing where a number`,
-		"{a} + + {b}":                      `has "+" where a number`,
 		"{a":                               `has "{" where a number`,
 		"a}":                               `has "a" where a number`,
 		"{a}{b}":                           `has "{b}" where the next term or the end is expected: write + between terms`,

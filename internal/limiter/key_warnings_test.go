@@ -77,8 +77,6 @@ func TestWarningsOfPeers(t *testing.T) {
 		{client, "@", "X-Forwarded-For", "", socket},
 		{remote, "@", "X-Forwarded-For", "", socket},
 		{client + "|{http.request.uri.path}", "@", "X-Forwarded-For", "", socket},
-		{client, "@", "X-Real-Ip", "", socket},
-		{client, "@", "Cf-Connecting-Ip", "", socket},
 		{client, "@", "Forwarded", "", socket},
 		{client, "@", "X-Forwarded-Host", "", ""},
 		{client, "@", "X-Forwarded-For", "203.0.113.7", ""},

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -90,7 +89,6 @@ type KnownOverrides struct {
 type KnownOverride struct {
 	*store.Override
 	limitSet *LimitSet // nil if the override can't be read, and so has no effect
-	until    time.Time // when it ends; zero means never
 }
 
 // NoOverride stands for a key without an override.
@@ -136,15 +134,13 @@ func (k *KnownOverrides) remember(key string, o KnownOverride) bool {
 	if k.byKey == nil {
 		k.byKey = make(map[keyhash.Hash]KnownOverride)
 	}
-	k.byKey[hash] = o
 	for other := range k.byKey { // any
-		if len(k.byKey) <= maxKnownOverrides {
+		if len(k.byKey) < maxKnownOverrides {
 			break
 		}
-		if other != hash {
-			delete(k.byKey, other)
-		}
+		delete(k.byKey, other)
 	}
+	k.byKey[hash] = o
 	return true
 }
 
@@ -152,7 +148,7 @@ func (k *KnownOverrides) remember(key string, o KnownOverride) bool {
 func (z *Zone) RememberOverride(key, text string) {
 	o, err := KnownOverride{Override: &store.Override{Text: text}}, error(nil)
 	if text != "" {
-		o.limitSet, o.until, err = z.CompileOverride(text) // an override that can't be read is known to be there, too
+		o.limitSet, _, err = z.CompileOverride(text) // an override that can't be read is known to be there, too
 	}
 	if z.KnownOverrides.remember(key, o) && err != nil {
 		z.Logger.Error("the override of a key can't be read, and has no effect: set it again, or remove it",

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -26,7 +27,12 @@ func TestNothingOfAnOverriddenKeyIsKept(t *testing.T) {
 	if header.Value() != nil {
 		t.Error("a key is kept")
 	}
-	runtime.KeepAlive(&known)
+	for n := range 2 * maxKnownOverrides { // a flood of keys keeps out no new one
+		text := fmt.Sprint(n)
+		if known.remember(text, KnownOverride{Override: &store.Override{Text: text}}); known.Lookup(text).Text != text || len(known.byKey) > maxKnownOverrides {
+			t.Fatalf("%d overrides are known, the last is %q, want %q", len(known.byKey), known.Lookup(text).Text, text)
+		}
+	}
 }
 
 // The smallest network around an address counts, as one finds it by trying them all.

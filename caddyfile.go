@@ -159,11 +159,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
 	h.Zones = d.RemainingArgs()
-	err := checkSharedZoneNames(h.Zones)
-	if err == nil {
-		err = h.checkZoneNames()
-	}
-	if err != nil {
+	if err := checkSharedZoneNames(h.Zones); err != nil {
 		return options.WithPosition(d, err)
 	}
 	zone := options.Option{Name: "zone", Example: "api", Repeatable: true, Read: func(d *caddyfile.Dispenser) error {

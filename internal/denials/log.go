@@ -123,7 +123,7 @@ func (l *Log) reportRecent() {
 		}
 	}
 	l.timer = nil
-	if len(l.recent) > 0 && !l.closed {
+	if len(l.recent) > 0 {
 		l.timer = time.AfterFunc(time.Second, l.reportRecent)
 	}
 	l.mu.Unlock()

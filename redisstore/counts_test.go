@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -35,7 +36,11 @@ func TestLargestCounts(t *testing.T) {
 		return requests
 	}
 	limits := func(n int) []store.ZoneRequest {
-		return []store.ZoneRequest{{Key: "k", Cost: 1, Limits: append(slices.Repeat([]store.Limit{limit("z", "token_bucket")}, n-1), last)}}
+		r := store.ZoneRequest{Key: "k", Cost: 1}
+		for i := range n {
+			r.Limits = append(r.Limits, limit(fmt.Sprint("z", i), "gcra"))
+		}
+		return []store.ZoneRequest{r}
 	}
 	refund := func(algorithm string) func(n int) error {
 		return func(n int) error {
@@ -56,8 +61,12 @@ func TestLargestCounts(t *testing.T) {
 	take := func(make func(n int) []store.ZoneRequest) func(n int) error {
 		return func(n int) error {
 			first, err := s.Take(ctx, make(n))
-			if second, _ := s.Take(ctx, make(n)); first != (err == nil) || second {
+			r := make(n)
+			if second, _ := s.Take(ctx, r); first != (err == nil) || second {
 				t.Errorf("allowed %v, then %v, with error %v", first, second, err)
+			}
+			if d := r[len(r)-1].Outcome.Decisions; slices.ContainsFunc(d, func(d algorithms.Decision) bool { return d.Allowed }) {
+				t.Errorf("one of %d budgets was not read", len(d))
 			}
 			return err
 		}
@@ -77,10 +86,10 @@ func TestLargestCounts(t *testing.T) {
 			t.Errorf("%d %s: %v", test.largest, test.name, err)
 		}
 	}
-	// The time for the reply grows with the square of the number of limits. A configuration has up to 600.
+	// The time for the reply grows with the square of the number of limits. The script reads 1000 budgets at a time.
 	server.Client.FlushDB(ctx)
-	if err := take(limits)(600); err != nil {
-		t.Errorf("600 limits: %v", err)
+	if err := take(limits)(1100); err != nil {
+		t.Errorf("1100 limits: %v", err)
 	}
 
 	breaker := store.NewBreaker(s, nil)

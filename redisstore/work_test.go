@@ -35,6 +35,7 @@ func TestWorkOfSlots(t *testing.T) {
 	defer Kill(s)
 	s.keys.table.Count("s", 0) // so a count must be set
 	const most = int(algorithms.MaxWork / algorithms.CounterWork)
+	log, _ := algorithms.NewLimit(algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 1000})
 	requests := []store.ZoneRequest{{Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"}}}
 	for name, test := range map[string]struct {
 		make func() *pendingCall
@@ -45,6 +46,9 @@ func TestWorkOfSlots(t *testing.T) {
 		"look-ups of overrides": {func() *pendingCall {
 			return s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Override: new(store.Override)}})
 		}, most},
+		"takes with two limits": {func() *pendingCall {
+			return s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Limits: []store.Limit{{Limit: log}, {Limit: log}}}})
+		}, int(algorithms.MaxWork / (2 * log.Work(0)))},
 	} {
 		s.queue.calls = nil
 		for range 2 * most {

@@ -11,12 +11,12 @@ import (
 func TestEarlyData(t *testing.T) {
 	const limit = `"limits":[{"algorithm":"fixed_window","events":5,"window":"1h"}]`
 	serve := serveZones(t, `
-		"addresses":{"match":[{"path":["/address","/both"]}],"key":["{http.request.header.Api-Key}","{http.request.remote.host}"],`+limit+`},
+		"addresses":{"match":[{"path":["/address","/both"]}],"key":["{http.request.header.Api-Key}","{http.request.remote.host}","{http.request.header.Last}"],`+limit+`},
 		"everybody":{"match":[{"path":["/both"]}],`+limit+`},
 		"exempt":{"match":[{"path":["/exempt"]}],"exempt":[{"client_ip":{"ranges":["192.0.2.0/24"]}}],`+limit+`},
 		"tried":{"match":[{"path":["/shadow"]}],"shadow":true,"key":"{http.vars.client_ip}",`+limit+`},
-		"banned":{"match":[{"path":["/banned/zone"]}],"exempt":[{"path":["/banned/exempt","/shadow","/exempt"]}],
-			"key":["{http.request.header.Api-Key}","{http.vars.client_ip}"],"ban":{"duration":"1h","scope":"handler"},`+limit+`}`, 0)
+		"banned":{"match":[{"path":["/banned/zone"]}],"exempt":[{"path":["/banned/exempt","/shadow","/exempt","/address","/both"]}],
+			"key":["{http.request.header.Api-Key}","{http.vars.client_ip}","{http.request.header.Last}"],"ban":{"duration":"1h","scope":"handler"},`+limit+`}`, 0)
 	for _, test := range []struct {
 		path, key, kind string
 		verified        bool

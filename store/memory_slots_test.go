@@ -15,12 +15,12 @@ import (
 
 // Slots and bans in memory.
 
-// Keys that find no room share a budget, but nobody is banned for what others of them do.
+// Keys that find no room share a budget, but nobody is banned for what others of them do. A key with room for its ban is banned.
 func TestMemoryBanFindsNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(4, zoneCount(1), nil)
+	s := memory.Bounded(3, zoneCount(1), nil)
 	limits := []store.Limit{fixedWindow(t, 1, time.Hour)}
-	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
 		t.Helper()
 		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}
@@ -31,12 +31,12 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 		return allowed, r[0].Outcome.Ban
 	}
 	take("a")
-	take("a")                                               // is banned
-	if _, b := take("a"); !b.Stands || memory.Keys() != 3 { // a limit, and a ban with its key
+	take("a") // its first denial
+	take("b")
+	take("c")                                              // shares a budget
+	if _, b := take("a"); !b.Began || memory.Keys() != 4 { // limits of a and b, and a ban with its key
 		t.Fatalf("%+v with %d keys", b, memory.Keys())
 	}
-	take("b")
-	take("c") // shares a budget
 	for _, key := range []string{"b", "c", "d", "b", "c", "d"} {
 		if allowed, b := take(key); allowed || b != (store.BanOutcome{}) {
 			t.Errorf("%s: allowed %v, ban %+v", key, allowed, b)
@@ -223,6 +223,7 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 	d2 := take("d", true, false, 1) // which has room of its own now
 	take("d", true, false, 2)
 	take("d", false, false, 2)
+	slotsInFlight(t, s, "z", "g") // a look at a key without room is no request
 	if memory.Keys() != 2 || full != 4 || memory.Overflowed() != 4 {
 		t.Errorf("%d keys, full called %d times, %d overflowed; want 2, 4, 4", memory.Keys(), full, memory.Overflowed())
 	}

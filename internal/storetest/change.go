@@ -135,6 +135,8 @@ func testOverridesOfKeys(t *testing.T, s Store) {
 	take()
 	setOverride(t, s, "z1", "a", "of a zone that has none")
 	take()
+	setOverride(t, s, "z0", "a", "two")
+	checkOverridden(t, s, all, "two", "", "", "another") // not only of the key whose override changed
 }
 
 func testOverrideEnds(t *testing.T, s Store) {

@@ -37,10 +37,15 @@ func listedKeys(all []store.Listed) (keys []string) {
 	return keys
 }
 
-func banByHand(t *testing.T, s store.Store, zone, variant, key string, span algorithms.Micros) {
+// banByHand begins bans of a key, one of each variant.
+func banByHand(t *testing.T, s store.Store, zone, variants, key string, span algorithms.Micros) {
 	t.Helper()
-	ban := &store.Ban{ID: store.BanID(zone, variant), Ban: &algorithms.Ban{After: 1, Window: hour, Duration: hour, Max: hour}}
-	if err := s.Change(context.Background(), store.Change{Zone: zone, Key: key, Ban: []*store.Ban{ban}, BanFor: span}); err != nil {
+	c := store.Change{Zone: zone, Key: key, BanFor: span}
+	for variant := range strings.SplitSeq(variants, ",") {
+		ban := &algorithms.Ban{After: 1, Window: hour, Duration: hour, Max: hour}
+		c.Ban = append(c.Ban, &store.Ban{ID: store.BanID(zone, variant), Ban: ban})
+	}
+	if err := s.Change(context.Background(), c); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -116,6 +121,10 @@ func testListedBan(t *testing.T, s Store) {
 		if l.Ban.ByOperator != byOperator || l.Variant != variant || l.Ban.EndsAfter > span || l.Ban.EndsAfter < span-minute {
 			t.Errorf("%+v", l)
 		}
+	}
+	banByHand(t, s, "two", "1,2", "k", hour)
+	if all := listAll(t, s, store.Listing{Zone: "two", Kind: store.Bans, Limit: 10}); len(all) != 2 || all[0].Variant == all[1].Variant {
+		t.Errorf("bans of two alternatives: %+v", all)
 	}
 	// Another ban, by denials, after one by an operator.
 	banByHand(t, s, "z", "4", "both", 1)

@@ -92,7 +92,7 @@ func TestParseJSON(t *testing.T) {
 		{"a duration as a text", []string{`duration:"1m2.5s"`}, func(r *Request) { r.Start = r.End - 62_500_000 }, nil},
 		{"a deleted duration", []string{"duration:"}, func(r *Request) { r.Start = r.End }, nil},
 		{"a replaced duration", []string{`duration:"REDACTED"`}, func(r *Request) { r.Start = r.End }, nil},
-		{"a negative duration", []string{`duration:-1.5`}, func(r *Request) { r.Start = r.End }, nil},
+		{"a negative duration", []string{`duration:"-1.5s"`}, func(r *Request) { r.Start = r.End }, nil},
 		{"a duration with an exponent", []string{`duration:2.5e-1`}, func(*Request) {}, nil},
 		{"a duration of decades", []string{`duration:1100000000.5`}, func(r *Request) { r.Start = r.End }, nil},
 		{"a duration of years", []string{`duration:1000000000.25`}, func(r *Request) { r.Start = 700_000_000_000_000 }, nil},

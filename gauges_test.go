@@ -43,9 +43,9 @@ func TestStatusCountsKeysByStore(t *testing.T) {
 			_ = app.zonesByName[zone][0].handler.Serve(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), next)
 		}
 	}
-	c := app.forAdmin()
-	if own, local := *c.Memory(), *c.Local(); own != (adminapi.Memory{Keys: 2, MaxKeys: 10}) || local != (adminapi.Memory{Keys: 3, MaxKeys: 10}) {
-		t.Errorf("in memory: %+v, local budgets: %+v", own, local)
+	got, want := [2]adminapi.Memory{*app.forAdmin().Memory(), *app.forAdmin().Local()}, [2]adminapi.Memory{{Keys: 2, MaxKeys: 10}, {Keys: 3, MaxKeys: 10}}
+	if both := metricSources.MemoryKeys(); got != want || both != 5 {
+		t.Errorf("in memory, and local budgets: %+v, want %+v; keys of both in the metric: %v", got, want, both)
 	}
 }
 

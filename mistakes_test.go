@@ -178,7 +178,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"bare", "smooth 10 1s { warm_up 10s; cold_factor 1.0001 }", "smooth: cold_factor must be from 1 to 1000, with up to three decimals, not 1.0001: write for example 3 or 2.5"},
 	{"bare", "smooth 10 1s { warm_up 10s; cold_factor 1001 }", "smooth: cold_factor must be from 1 to 1000, not 1001: write how many times as much an event costs when cold"},
 	{"bare", "smooth 10 1s { warm_up 10s; initial 0 }", "smooth: initial and warm_up don't go together: with warm_up a new budget is cold, and holds nothing to begin with"},
-	{"bare", "smooth 10 1s; mode nary", "mode nary and smooth don't go together: smooth works only in mode binary; leave out mode, or write another limit"},
+	{"bare", "gcra 10 1s; smooth 10 1s; mode nary", "mode nary and smooth don't go together: smooth works only in mode binary; leave out mode, or write another limit"},
 	{"bare", "smooth 10 1s { warm_up 10ns }", "warm_up must be at least 1µs, not 10ns: write for example warm_up 10s"},
 	{"bare", "smooth 10 1s { warm_up 100000d }", "smooth: smooth 10 1s warming up for 2400000h is too large to be counted exactly: write rounder numbers (5000 30d rather than 4999 30d), fewer events, a smaller burst, or shorter times"},
 	{"bare", "gcra 10 500ns", "gcra: window must be a whole number of microseconds, not 500ns: write for example 1µs"},

@@ -15,7 +15,7 @@ func TestDenialsSayWhy(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		config := func(options, use string) string {
-			return strings.Replace(caddytest.Site("zone api {\n key {header.Key}\n gcra 1 1h\n token_bucket 100 1h\n"+options+"\n}\nlog_key\n"+use), "rate_limit @limited", "uri @limited strip_prefix /shown\nrate_limit @limited", 1)
+			return strings.Replace(caddytest.Site("zone api {\n key {header.Key}\n gcra 1 1h\n token_bucket 100 1us\n"+options+"\n}\nlog_key\n"+use), "rate_limit @limited", "uri @limited strip_prefix /shown\nrate_limit @limited", 1)
 		}
 		c := caddytest.Start(t, config("ban 1h after 2", use))
 		for range 6 {

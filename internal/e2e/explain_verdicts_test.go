@@ -151,8 +151,8 @@ func testExplainVerdicts(t *testing.T, use string) {
 	want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
 	c.Operate(t, 204, "PUT", "zones/plain/override?key=b", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
 	want("/?zone=plain&key=b", "allowed; plain yes allowed 9")
-	if o := ofZone(t, c.ExplainPath(t, "/?zone=plain&key=b"), "plain").Override; o == nil || o.From != "runtime" || o.Limits[0] != "gcra 9 1h" {
-		t.Errorf("an override at run time: %+v", o)
+	if z := ofZone(t, c.ExplainPath(t, "/?zone=plain&key=b"), "plain"); *z.Ban != (adminapi.ExplainedBan{}) || z.Override.From != "runtime" || z.Override.Limits[0] != "gcra 9 1h" {
+		t.Errorf("an override at run time, and no ban yet: %+v", z)
 	}
 	want("/?zone=planned&plan=gold&key=a", "allowed; planned yes allowed 50")
 	want("/?zone=planned&user=a", "allowed; planned yes allowed 5")

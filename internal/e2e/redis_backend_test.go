@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -32,19 +33,18 @@ func TestOutageIsLogged(t *testing.T) {
 	c.WaitForLog(t, `"Redis did not pass the check at the start: until it does, on_store_error decides`)
 	server.Restart(t)
 	c.WaitForLog(t, "Redis works again")
-	_, line, _ := strings.Cut(c.Logged(), `"msg":"Redis works again"`)
-	line, _, _ = strings.Cut(line, "\n")
+	line := regexp.MustCompile(`\{"level.*"msg":"Redis works again".*`).FindString(c.Logged())
 	var said struct {
-		Address string
-		Outage  float64
-		Local   int `json:"requests_decided_locally"`
-		Allowed int `json:"requests_passed_unlimited"`
-		Denied  int `json:"requests_answered_503"`
+		Level, Address string
+		Outage         float64
+		Local          int `json:"requests_decided_locally"`
+		Allowed        int `json:"requests_passed_unlimited"`
+		Denied         int `json:"requests_answered_503"`
 	}
-	if err := json.Unmarshal([]byte(`{"msg":""`+line), &said); err != nil {
+	if err := json.Unmarshal([]byte(line), &said); err != nil {
 		t.Fatal(err)
 	}
-	if said.Address != server.Addr || said.Outage <= 0 || said.Local < 3 || said.Local > 20+3 || said.Allowed != 4 || said.Denied != 5 {
+	if said.Level != "warn" || said.Address != server.Addr || said.Outage <= 0 || said.Local < 3 || said.Local > 20+3 || said.Allowed != 4 || said.Denied != 5 {
 		t.Errorf("%+v", said)
 	}
 }

@@ -104,7 +104,7 @@ func compileLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 			return nil, fmt.Errorf("limit %d (%s): %w", i+1, configured[i].Algorithm, err)
 		}
 		for j, other := range limits {
-			if other.Fingerprint() == limit.Fingerprint() {
+			if other.String() == limit.String() {
 				return nil, fmt.Errorf("limits %d and %d are the same, %v: remove one", j+1, i+1, limit)
 			}
 		}

@@ -273,7 +273,7 @@ respond ok
 	c.Get(t, "/a").Want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
 	c.Get(t, "/b").Want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
 	keys := server.Client.Keys(t.Context(), "caddy_rl:{%}:[^:]*").Val() // not those of the check
-	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:3") {
+	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:4") {
 		t.Errorf("keys in Redis: %q, want one of zone a", keys)
 	}
 }

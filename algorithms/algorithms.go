@@ -48,12 +48,30 @@ const (
 )
 
 // State is the stored state of one budget. The zero State is a budget that was never charged. The
-// comment of each algorithm defines A, B and C. Algorithms that remember single events use Log.
+// comment of each algorithm defines A, B, C and D. Algorithms that remember single events use Log.
 //
 // A State isn't safe for concurrent use.
 type State struct {
-	A, B, C int64
-	Log     *Log
+	A, B, C, D int64
+	Log        *Log
+}
+
+// ParseState returns a state without a log as scripts store it: four little-endian integers of 7 bytes. ok is false if the
+// text is something else.
+func ParseState(stored string) (s State, ok bool) {
+	const size = 7
+	if len(stored) != 4*size {
+		return State{}, false
+	}
+	for i, n := range []*int64{&s.A, &s.B, &s.C, &s.D} {
+		for j := size - 1; j >= 0; j-- {
+			*n = *n<<8 | int64(stored[size*i+j])
+		}
+		if *n > Forever {
+			return State{}, false
+		}
+	}
+	return s, true
 }
 
 // Decision is the decision of one limit about one request. It describes the budget after the charge.
@@ -190,7 +208,7 @@ const (
 	peek    outcome = iota // the request only looked, and nothing is saved
 	granted                // it passes, at once or after a delay
 	denied
-	claimed // in mode Claim
+	settled // in mode Settle
 )
 
 // room is the result of the first step. fits is the number of events that fit. retry is how long
@@ -237,7 +255,8 @@ func register(a *Algorithm) {
 // script returns the algorithm in Lua: a function that defines it, known to scripts by its number.
 func (a *Algorithm) script() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\ndefine[%d] = function()\n%sreturn { is_log = %v, is_calendar = %v", a.number, a.lua, a.log, a.Calendar)
+	fmt.Fprintf(&b, "\ndefine[%d] = function()\n%sreturn { is_log = %v, is_calendar = %v, is_binary_only = %v",
+		a.number, a.lua, a.log, a.Calendar, a.BinaryOnly)
 	for _, f := range []string{"read", "decide", "commit", "refund"} {
 		fmt.Fprintf(&b, ", %s = %s_%[1]s", f, cmp.Or(a.luaName, a.Name))
 	}

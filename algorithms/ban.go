@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 )
@@ -200,19 +199,4 @@ func (s *State) StandingBan(now Micros) (ban StandingBan, ok bool) {
 		return StandingBan{}, false
 	}
 	return StandingBan{EndsAfter: ends - now, ByOperator: byOperator}, true
-}
-
-// ParseBanState returns the state of a ban as ban.lua stores it. ok is false if the text is something
-// else.
-func ParseBanState(stored string) (s State, ok bool) {
-	if len(stored) != 3*8 {
-		return State{}, false
-	}
-	for i, n := range []*int64{&s.A, &s.B, &s.C} {
-		*n = int64(binary.LittleEndian.Uint64([]byte(stored[8*i:])))
-		if *n < 0 || *n > Forever {
-			return State{}, false
-		}
-	}
-	return s, true
 }

@@ -18,14 +18,14 @@ end
 
 local function ban_read(ban, message, pos)
   ban[1], ban[2], ban[3], ban[4], pos = unpack_numbers('<dddd', message, pos)
-  ban.keep_until, ban.quantum = ban_keep_until, 1000000
+  ban.keep_until, ban.quantum, ban.counted_by = ban_keep_until, 1000000, 0
   return pos
 end
 
 -- Read the state into ban. Return whether a ban stands.
 local function ban_decide(ban, k, now)
   local window, max_duration = ban[2], ban[4]
-  local start, ends, packed = load(ban, k, 3)
+  local start, ends, packed = load(ban, k)
   local denials, by_operator, level = floor(packed / 128), floor(packed / 64) % 2, packed % 64
   ban.stepped_back = start - now > step_back
   if ban.stepped_back then
@@ -62,7 +62,7 @@ local function ban_commit(ban, k, now, limits_deny, is_peek)
   end
   local ends_after = max(ban.ends - now, 0)
   if not is_peek and (counts or ban.stepped_back) then
-    save(ban, k, ban.start, ban.ends, ban.denials * 128 + ban.by_operator * 64 + ban.level)
+    save(ban, k, ban.start, ban.ends, ban.denials * 128 + ban.by_operator * 64 + ban.level, 0)
   end
   return began, ends_after
 end
@@ -70,5 +70,5 @@ end
 -- Begin a ban that stands for span from now on.
 local function ban_begin(ban, k, now, span)
   ban_decide(ban, k, now)
-  save(ban, k, now, now + span, 64 + min(ban.level + 1, 63))
+  save(ban, k, now, now + span, 64 + min(ban.level + 1, 63), 0)
 end

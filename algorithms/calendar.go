@@ -27,7 +27,8 @@ var calendarLua string
 // period that now is in, and B stays. The clock has stepped back if A is nearer to the end of the next period
 // than to the end of the present one.
 //
-// Mode Force and corrections charge the whole cost. So B is the number of events that were used.
+// Mode Force and corrections charge the whole cost. So B is the number of events that were used. It counts for a limit
+// with other events, too.
 //
 // The receipt of a charge holds A, and C as it was before the request. The receipt of a peek holds A and B: see
 // [Limit.Used].
@@ -177,7 +178,7 @@ func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r r
 	charge = min(charge, exact/2-count)
 	count += charge
 	highest := before
-	if o == claimed {
+	if o == settled {
 		highest = max(highest, count)
 	}
 	if o == peek {
@@ -213,12 +214,12 @@ func (l *Limit) Used(peeked Decision) (events int64, ok bool) {
 }
 
 // Crossed reports whether the count of a calendar's period has reached a number of events, 1 to [Quota].Events, that
-// nobody had claimed before the request. Requests in mode [Claim] claim the count, so it is true for only one of them
+// nobody had claimed before the request. Requests in mode [Settle] claim the count, so it is true for only one of them
 // in a period. Other requests claim nothing, because their charges may be given back at once. It is false for a budget
 // that keys share.
 //
 // For example, 79 of 100 events are used. The next request reaches 80, and Crossed is true for it and for those that
-// follow. Each of them then sends a request in mode Claim, and Crossed is true for the first of these.
+// follow. Each of them then sends a request in mode Settle, and Crossed is true for the first of these.
 func (l *Limit) Crossed(d Decision, events int64) bool {
 	r := d.Receipt
 	return l.calendar != nil && r.A > 0 && !r.Overflow && r.B < events && l.Events-d.Remaining >= events

@@ -7,7 +7,7 @@ local function calendar_keep_until(_, period_end) return period_end end
 
 local function calendar_read(l, message, pos)
   l[1], l[2], l[3], l[4], l.quantum, pos = unpack_numbers('<ddddd', message, pos)
-  l.keep_until = calendar_keep_until
+  l.keep_until, l.counted_by = calendar_keep_until, 0
   return pos
 end
 
@@ -33,7 +33,7 @@ end
 
 local function calendar_decide(l, k, now, cost)
   local events = l[1]
-  local period_end, count, highest = load(l, k, 3)
+  local period_end, count, highest = load(l, k)
   local dirty
   period_end, count, highest, dirty = calendar_roll(l, period_end, count, highest, now)
   local fits = max(events - count, 0)
@@ -54,23 +54,23 @@ local function calendar_commit(l, k, now, charge, outcome, period_end, count, be
   charge = min(charge, forever / 2 - count)
   count = count + charge
   local highest = before
-  if outcome == claimed then
+  if outcome == settled then
     highest = max(highest, count)
   end
   if outcome == peek then
     return 0, period_end, count, count
   end
   if charge > 0 or dirty == 1 or highest > before then
-    save(l, k, period_end, count, highest)
+    save(l, k, period_end, count, highest, 0)
   end
   return charge, period_end, before, count
 end
 
 local function calendar_refund(l, k, now, receipt_end, _, n)
-  local period_end, count, highest = load(l, k, 3)
+  local period_end, count, highest = load(l, k)
   period_end, count, highest = calendar_roll(l, period_end, count, highest, now)
   if count > 0 and period_end == receipt_end then
     count = max(count - n, 0)
-    save(l, k, period_end, count, highest)
+    save(l, k, period_end, count, highest, 0)
   end
 end

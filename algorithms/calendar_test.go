@@ -206,7 +206,7 @@ func TestCalendarIsCrossedOnce(t *testing.T) {
 			_, end, _ := h.limit.Periods(h.now)
 			d := h.take(h.now, []int64{1, 2, 3, h.limit.Events, 1 << 40}[r.IntN(5)])
 			if d.Allowed && d.Charged > 0 {
-				h.charges = append(h.charges, charged{h.now, d.Charged, d.Receipt})
+				h.charges = append(h.charges, charged{h.now, d.Charged, d.Receipt, h.limit})
 			}
 			used := h.state.A == end && h.state.B >= share
 			if due := h.limit.Crossed(d, share); due != (used && !crossed[end]) {
@@ -217,7 +217,7 @@ func TestCalendarIsCrossedOnce(t *testing.T) {
 			}
 			if r.IntN(3) == 0 {
 				claim, cost := *h, r.Int64N(2)
-				claim.mode = Claim
+				claim.mode = Settle
 				d := claim.take(h.now, cost)
 				used := h.state.A == end && h.state.B >= share
 				if due := h.limit.Crossed(d, share); due != (used && !crossed[end]) {

@@ -3,15 +3,15 @@ package algorithms
 // A budget is dropped some time after it is fully restored. Setting the expiry is half of
 // the cost of a write to Redis. So the expiry moves in steps of one quantum, and most writes leave
 // it as it is. Both languages compute the old and the new expiry from the state alone. A quantum
-// is the time in which 16 events come back, or the whole burst if that is less, but at least a
-// second. The quantum doesn't change with [Limit.Scaled].
+// is the time in which 16 events come back, or a window if that is less, but at least a
+// second. The quantum depends on the events and the window alone.
 
 // quantumOf returns the quantum of a limit.
 func quantumOf(l *Limit) Micros {
 	if l.calendar != nil { // its expiry moves once in a period
 		return 1_000_000
 	}
-	return max(ceilDiv(min(16, l.Burst)*l.Window, l.Events), 1_000_000)
+	return max(ceilDiv(min(16, l.Events)*l.Window, l.Events), 1_000_000)
 }
 
 // banQuantum is the quantum of all bans.

@@ -18,12 +18,12 @@ var fixedWindowLua string
 // For example, with 10 events per minute and align first, 10 events at 12:00:20 fill the window
 // that ends at 12:01:20. A request at 12:00:50 is denied, with a retry after 30 seconds.
 //
-// State: A is the start of the window, in µs. B is the number of events charged in it. No events
-// are the same as no state. Charges in advance make B more than events: then each later window
-// takes events of them.
+// State: A is the start of the window, in µs. B is the number of events charged in it. It can be above events, because a
+// larger limit or corrections have charged more. Then the window is full. C is the number of events charged in advance: each
+// later window takes events of them. D is 4 times the events of the limit that wrote the state. No events are the same as no state.
 //
 // A is the newest instant, and never ahead of the charge that wrote it, because charges in
-// advance are in B. If the clock is more than a second behind A, a window begins now, and B stays.
+// advance are in C. If the clock is more than a second behind A, a window begins now, and B and C stay.
 // With align clock the window that now is in becomes the current one.
 func init() {
 	register(&Algorithm{
@@ -68,14 +68,29 @@ var align = &Option{
 	fingerprint: func(q *Quota) string { return strings.TrimPrefix(q.Align, "first") },
 }
 
-func fixedWindowKeepUntil(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }
+// fixedWindowQueue returns the number of events charged in advance, at most those of all windows that a request can wait for.
+// A larger limit may have charged more, and the windows of a smaller one would then end beyond [Forever].
+func fixedWindowQueue(l *Limit, queued int64) int64 {
+	if windows := maxSpan/2/l.Window + 1; ceilDiv(queued, l.Events) > windows {
+		return windows * l.Events
+	}
+	return queued
+}
 
-// fixedWindowRoll returns the start of the current window, and the number of events charged in it
-// and in later windows. start and count belong to an earlier window. The window may begin up to a second
+func fixedWindowKeepUntil(l *Limit, s *State) Micros {
+	if s.B+s.C == 0 {
+		return s.A
+	}
+	return s.A + (1+ceilDiv(fixedWindowQueue(l, s.C), l.Events))*l.Window
+}
+
+// fixedWindowRoll returns the start of the current window, the number of events charged in it, and the number of those
+// charged in advance. start, count and queued are of an earlier window. The window may begin up to a second
 // ahead of now. dirty is 1 if the clock has stepped back and the state must be saved.
-func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (currentStart Micros, countNow, dirty int64) {
+func fixedWindowRoll(l *Limit, start Micros, count, queued int64, now Micros) (currentStart Micros, countNow, queuedNow, dirty int64) {
 	events, window, alignClock := l.Events, l.Window, l.Align == "clock"
 	newStart := now
+	queued = fixedWindowQueue(l, queued)
 	if alignClock {
 		newStart = now - now%window
 	}
@@ -83,67 +98,86 @@ func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (currentSt
 		start, dirty = newStart, 1
 	}
 	if now-start >= window {
-		windows := min(floorDiv(now-start, window), ceilDiv(count, events))
-		start, count = start+windows*window, max(count-windows*events, 0)
+		windows := min(floorDiv(now-start, window), 1+ceilDiv(queued, events))
+		count = min(max(queued-(windows-1)*events, 0), events)
+		start, queued = start+windows*window, max(queued-windows*events, 0)
 	}
 	if count == 0 {
 		start = newStart
 	}
-	return start, count, dirty
+	return start, count, queued, dirty
+}
+
+// fixedWindowUsed returns the events that count in the current window and in later ones. While there are some in later ones,
+// the current window counts as full.
+func fixedWindowUsed(l *Limit, count, queued int64) int64 {
+	if queued > 0 {
+		return l.Events + queued
+	}
+	return min(count, l.Events)
 }
 
 func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window := l.Events, l.Window
-	start, count, dirty := fixedWindowRoll(l, s.A, s.B, now)
-	fits := max(events-count, 0)
+	start, count, queued, dirty := fixedWindowRoll(l, s.A, s.B, s.C, now)
+	used := fixedWindowUsed(l, count, queued)
+	fits := max(events-used, 0)
 	retry := int64(0)
 	if cost > events {
 		retry = Forever
 	} else if cost > fits {
-		retry = start + floorDiv(count+cost-1, events)*window - now
+		retry = start + floorDiv(used+cost-1, events)*window - now
 	}
-	return room{fits: fits, retry: retry, a: start, b: count, d: dirty}
+	return room{fits: fits, retry: retry, a: start, b: count, c: queued, d: dirty}
 }
 
 func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events, alignClock := l.Events, l.Align == "clock"
-	start, count, dirty := r.a, r.b, r.d
-	if o == denied && count+charge > events {
-		if alignClock || count > events {
-			charge = max(events-count, 0)
+	start, count, queued, dirty := r.a, r.b, r.c, r.d
+	used := fixedWindowUsed(l, count, queued)
+	if o == denied && used+charge > events {
+		if alignClock || used > events {
+			charge = max(events-used, 0)
 		} else {
 			charge = min(charge, events)
-			start, count = max(now, start), events-charge
+			start, count, queued, used = max(now, start), max(count, events)-charge, 0, events-charge
 		}
 	}
-	count += charge
-	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B = start, count
+	charge = max(min(charge, exact/2-count-queued), 0)
+	queue := int64(0)
+	if o != settled {
+		queue = min(max(used+charge-events, 0), charge)
 	}
-	return Balance{Charged: charge, A: start, B: count}
+	count, queued = count+charge-queue, queued+queue
+	if charge > 0 || dirty == 1 && o != peek {
+		s.A, s.B, s.C, s.D = start, count, queued, 4*events
+	}
+	return Balance{Charged: charge, A: start, B: fixedWindowUsed(l, count, queued)}
 }
 
 func fixedWindowOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
 	events, window := l.Events, l.Window
-	start, count := b.A, b.B
-	if count > 0 {
-		more = start + max(floorDiv(count, events), 1)*window - now
-		reset = start + ceilDiv(count, events)*window - now
+	start, used := b.A, b.B
+	if used > 0 {
+		more = start + max(floorDiv(used, events), 1)*window - now
+		reset = start + ceilDiv(used, events)*window - now
 	}
-	return max(events-count, 0), more, reset
+	return max(events-used, 0), more, reset
 }
 
 func fixedWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
-	receiptStart, receiptCount := r.A, r.B
+	receiptStart, receiptUsed := r.A, r.B
 	events := l.Events
-	start, count, _ := fixedWindowRoll(l, s.A, s.B, now)
-	rolledStart, refundable, _ := fixedWindowRoll(l, receiptStart, receiptCount, now)
-	if count > events && count > refundable {
+	start, count, queued, _ := fixedWindowRoll(l, s.A, s.B, s.C, now)
+	rolledStart, refundable, later, _ := fixedWindowRoll(l, receiptStart, min(receiptUsed, events), max(receiptUsed-events, 0), now)
+	refundable += later
+	used := fixedWindowUsed(l, count, queued)
+	if queued > 0 && used > refundable {
 		return // later requests wait behind this charge
 	}
 	n = min(n, refundable)
-	if n > 0 && count > 0 && start == rolledStart {
-		count = max(count-n, 0)
-		s.A, s.B = start, count
+	if n > 0 && used > 0 && start == rolledStart {
+		ahead := min(n, queued)
+		s.A, s.B, s.C, s.D = start, max(count-n+ahead, 0), queued-ahead, 4*events
 	}
 }

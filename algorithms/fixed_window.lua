@@ -1,19 +1,29 @@
 
 -- fixed_window: see fixed_window.go.
 --
--- state   start (µs), count (events)
+-- state   start (µs), count (events), queued (events), 4·events of the limit
 -- limit   1 events, 2 window, 3 align clock (0 or 1)
-local function fixed_window_keep_until(l, start, count) return start + ceil(count / l[1]) * l[2] end
+local function fixed_window_queue(l, queued)
+  return min(queued, (floor(forever / 4 / l[2]) + 1) * l[1])
+end
+
+local function fixed_window_keep_until(l, start, count, queued)
+  if count + queued == 0 then
+    return start
+  end
+  return start + (1 + ceil(fixed_window_queue(l, queued) / l[1])) * l[2]
+end
 
 local function fixed_window_read(l, message, pos)
   l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
-  l.keep_until = fixed_window_keep_until
+  l.keep_until, l.counted_by = fixed_window_keep_until, 4 * l[1]
   return pos
 end
 
-local function fixed_window_roll(l, start, count, now)
+local function fixed_window_roll(l, start, count, queued, now)
   local events, window, align_clock, dirty = l[1], l[2], l[3] == 1, 0
   local new_start = now
+  queued = fixed_window_queue(l, queued)
   if align_clock then
     new_start = now - now % window
   end
@@ -21,58 +31,76 @@ local function fixed_window_roll(l, start, count, now)
     start, dirty = new_start, 1
   end
   if now - start >= window then
-    local windows = min(floor((now - start) / window), ceil(count / events))
-    start, count = start + windows * window, max(count - windows * events, 0)
+    local windows = min(floor((now - start) / window), 1 + ceil(queued / events))
+    count = min(max(queued - (windows - 1) * events, 0), events)
+    start, queued = start + windows * window, max(queued - windows * events, 0)
   end
   if count == 0 then
     start = new_start
   end
-  return start, count, dirty
+  return start, count, queued, dirty
+end
+
+local function fixed_window_used(l, count, queued)
+  if queued > 0 then
+    return l[1] + queued
+  end
+  return min(count, l[1])
 end
 
 local function fixed_window_decide(l, k, now, cost)
   local events, window = l[1], l[2]
-  local start, count = load(l, k, 2)
+  local start, count, queued = load(l, k)
   local dirty
-  start, count, dirty = fixed_window_roll(l, start, count, now)
-  local fits = max(events - count, 0)
+  start, count, queued, dirty = fixed_window_roll(l, start, count, queued, now)
+  local used = fixed_window_used(l, count, queued)
+  local fits = max(events - used, 0)
   local retry = 0
   if cost > events then
     retry = forever
   elseif cost > fits then
-    retry = start + floor((count + cost - 1) / events) * window - now
+    retry = start + floor((used + cost - 1) / events) * window - now
   end
-  return fits, retry, start, count, 0, dirty
+  return fits, retry, start, count, queued, dirty
 end
 
-local function fixed_window_commit(l, k, now, charge, outcome, start, count, _, dirty)
+local function fixed_window_commit(l, k, now, charge, outcome, start, count, queued, dirty)
   local events, align_clock = l[1], l[3] == 1
-  if outcome == denied and count + charge > events then
-    if align_clock or count > events then
-      charge = max(events - count, 0)
+  local used = fixed_window_used(l, count, queued)
+  if outcome == denied and used + charge > events then
+    if align_clock or used > events then
+      charge = max(events - used, 0)
     else
       charge = min(charge, events)
-      start, count = max(now, start), events - charge
+      start, count, queued, used = max(now, start), max(count, events) - charge, 0, events - charge
     end
   end
-  count = count + charge
-  if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, start, count)
+  charge = max(min(charge, forever / 2 - count - queued), 0)
+  local queue = 0
+  if outcome ~= settled then
+    queue = min(max(used + charge - events, 0), charge)
   end
-  return charge, start, count
+  count, queued = count + charge - queue, queued + queue
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, start, count, queued, l.counted_by)
+  end
+  return charge, start, fixed_window_used(l, count, queued)
 end
 
-local function fixed_window_refund(l, k, now, receipt_start, receipt_count, n)
+local function fixed_window_refund(l, k, now, receipt_start, receipt_used, n)
   local events = l[1]
-  local start, count = load(l, k, 2)
-  start, count = fixed_window_roll(l, start, count, now)
-  local rolled_start, refundable = fixed_window_roll(l, receipt_start, receipt_count, now)
-  if count > events and count > refundable then
+  local start, count, queued = load(l, k)
+  start, count, queued = fixed_window_roll(l, start, count, queued, now)
+  local rolled_start, refundable, later =
+    fixed_window_roll(l, receipt_start, min(receipt_used, events), max(receipt_used - events, 0), now)
+  refundable = refundable + later
+  local used = fixed_window_used(l, count, queued)
+  if queued > 0 and used > refundable then
     return -- later requests wait behind this charge
   end
   n = min(n, refundable)
-  if n > 0 and count > 0 and start == rolled_start then
-    count = max(count - n, 0)
-    save(l, k, start, count)
+  if n > 0 and used > 0 and start == rolled_start then
+    local ahead = min(n, queued)
+    save(l, k, start, max(count - n + ahead, 0), queued - ahead, l.counted_by)
   end
 end

@@ -31,6 +31,7 @@ type charged struct {
 	at      Micros
 	events  int64
 	receipt Receipt
+	limit   *Limit
 }
 
 func (h *history) take(now Micros, cost int64) Decision {
@@ -49,7 +50,7 @@ func (h *history) peek(now Micros, cost int64) Decision {
 // record takes, and notes what was granted.
 func (h *history) record(cost int64) {
 	if d := h.take(h.now, cost); d.Allowed && d.Charged > 0 {
-		h.charges = append(h.charges, charged{h.now + d.Wait, d.Charged, d.Receipt})
+		h.charges = append(h.charges, charged{h.now + d.Wait, d.Charged, d.Receipt, h.limit})
 	}
 }
 
@@ -64,7 +65,7 @@ func (h *history) refund(r *rand.Rand) {
 		n = c.events
 	}
 	if c.receipt != (Receipt{}) {
-		Refund(h.limit, h.state, h.now, c.receipt, n)
+		Refund(c.limit, h.state, h.now, c.receipt, n)
 		c.events -= n
 		for i := range h.charges {
 			h.charges[i].receipt = Receipt{} // they tell of a past that has changed
@@ -106,7 +107,7 @@ func (h *history) copy() *history {
 
 // text is everything that is remembered.
 func (h *history) text() string {
-	return fmt.Sprint(h.state.A, h.state.B, h.state.C, h.state.Log)
+	return fmt.Sprint(h.state.A, h.state.B, h.state.C, h.state.D, h.state.Log)
 }
 
 func mustLimit(t testing.TB, q Quota) *Limit {
@@ -162,7 +163,40 @@ func randomQuota(r *rand.Rand, a *Algorithm) Quota {
 	return q
 }
 
-// eachHistory runs a law on many histories of every algorithm and mode.
+// changed draws a limit with other events or another burst, which has the same budgets.
+func changed(r *rand.Rand, l *Limit) *Limit {
+	for range 10 {
+		q := l.Quota
+		q.Events = []int64{q.Events, 1 + r.Int64N(20), 1 + r.Int64N(2000)}[r.IntN(3)]
+		if q.Burst = 0; l.Scalable() && r.IntN(2) == 0 {
+			q.Burst = 1 + r.Int64N(2*l.Burst)
+		}
+		if c, err := NewLimit(q); err == nil && c.Fingerprint() == l.Fingerprint() {
+			return c
+		}
+	}
+	return l
+}
+
+// keepsLarger reports whether the state says what a larger limit counts. Then the limit counts what it changes in whole ticks,
+// and a smooth limit has nothing saved up.
+func (h *history) keepsLarger() bool {
+	if h.limit.parts.unit == 0 {
+		return false
+	}
+	_, _, larger := bucketUse(h.limit, h.state)
+	return larger == 1
+}
+
+// settle charges a correction.
+func (h *history) settle(now Micros, cost int64) Decision {
+	c := *h
+	c.mode, c.maxWait = Settle, 0
+	return c.take(now, cost)
+}
+
+// eachHistory runs a law on many histories of every algorithm and mode. In some of them the limit has changed, or true costs
+// were charged.
 func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history)) {
 	for _, a := range All() {
 		t.Run(a.Name, func(t *testing.T) {
@@ -184,6 +218,13 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 					h.now += r.Int64N(2*q.Window/q.Events + 2)
 					if h.record(r.Int64N(3)); r.IntN(5) == 0 {
 						h.refund(r)
+					}
+					switch {
+					case seed%3 == 0 && r.IntN(10) == 0:
+						h.limit = changed(r, h.limit)
+						h.maxWait = 0
+					case seed%4 == 0 && r.IntN(10) == 0:
+						h.settle(h.now, 1+r.Int64N(3*h.limit.Burst))
 					}
 				}
 				h.maxWait = 0

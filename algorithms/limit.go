@@ -61,6 +61,7 @@ type Limit struct {
 	events int64
 	window Micros
 	unit   Micros // of a sliding_window: see slidingWindowUnit
+	parts  parts  // of a bucket, or a smooth limit
 	// withheld is how many events a new budget lacks.
 	withheld    int64
 	smooth      smoothNumbers
@@ -104,7 +105,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if err := algorithm.checkOptions(&q); err != nil {
 		return nil, err
 	}
-	if q.Events > exact/4 || q.Burst > exact/4 || q.Window > maxSpan {
+	if q.Events > exact/8 || q.Burst > exact/4 || q.Window > maxSpan {
 		return nil, errBound
 	}
 	l := &Limit{algorithm: algorithm}
@@ -228,12 +229,12 @@ func (l *Limit) Share(num, den int64) (*Limit, error) {
 }
 
 // Fingerprint returns 11 URL-safe characters. They differ between limits that differ in algorithm,
-// events, window, burst or an option, but not for two ways to write the same. A limit and what
-// [Limit.Scaled] makes of the limit have the same fingerprint.
+// window, period or an option, but not for two ways to write the same. Limits that differ only in their events or their burst
+// have the same fingerprint, because they can share budgets: each judges by its own numbers what all have charged.
 func (l *Limit) Fingerprint() string { return l.fingerprint }
 
 func (l *Limit) computeFingerprint() string {
-	text := fmt.Sprint(l.algorithm.Name, " ", l.Events, " ", l.Window, " ", l.Burst, " ")
+	text := fmt.Sprint(l.algorithm.Name, " ", l.Window, " ")
 	for _, o := range l.algorithm.Options {
 		text += o.forKeys(&l.Quota)
 	}

@@ -42,7 +42,7 @@ func TestFactorsShareABudget(t *testing.T) {
 			}
 			continue
 		}
-		if d.Allowed || d.Remaining != 0 || d.RetryAfter != 46*second {
+		if d.Allowed || d.Remaining != 0 || d.RetryAfter != second { // the smaller burst is full, and owes nothing
 			t.Errorf("%s: 50 used of what is now 5: %+v", name, d)
 		}
 	}

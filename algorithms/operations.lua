@@ -116,7 +116,7 @@ local replies = {--[[room]]} -- the head, then one string per operation
 local zones, checks = {}, {}
 local function new_check()
   return {
-    limit = { 0, 0, 0, 0, 0, algorithm = 0, keep_until = 0, quantum = 0 },
+    limit = { 0, 0, 0, 0, 0, 0, 0, 0, 0, algorithm = 0, keep_until = 0, quantum = 0, counted_by = 0 },
     limit_pos = -1, budget = 0, fits = 0, room = 0, retry = 0, a = 0, b = 0, c = 0, d = 0,
   }
 end
@@ -228,7 +228,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     local zone = zones[z]
     local mode, cost, slots, ban = zone.mode, zone.cost, zone.slots, zone.ban
     local passes, peeks = allowed and (zone.has_room or not zone.shadow), zone.peeks
-    local charge, outcome, limits_deny = cost, mode == 4 and claimed or (peeks or cost == 0) and peek or passes and granted or denied, false
+    local charge, outcome, limits_deny = cost, mode == 4 and settled or (peeks or cost == 0) and peek or passes and granted or denied, false
     if peeks or not passes and mode ~= 2 or ban and ban.stands then
       charge = 0
     elseif mode == 1 then
@@ -239,7 +239,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       local check = checks[c]
       local l, key, room, retry = check.limit, check.budget, check.room, check.retry
       if mode >= 3 and passes and not peeks then
-        charge = l.algorithm.is_calendar and cost or min(cost, check.fits)
+        charge = (l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, check.fits) or cost
       end
       local charged, balance_a, balance_b, balance_c, balance_d =
         l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d)

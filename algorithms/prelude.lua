@@ -4,7 +4,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local unpack_numbers, pack_numbers = struct.unpack, struct.pack
 local forever = 9007199254740992 -- 2^53: see Forever in algorithms.go
 local step_back = 1000000 -- 1 s: see stepBack in algorithms.go
-local peek, granted, denied, claimed = 0, 1, 2, 3 -- see outcome in algorithms.go
+local peek, granted, denied, settled = 0, 1, 2, 3 -- see outcome in algorithms.go
 local define = {--[[room]]} -- a function per algorithm, by number; a call only defines the algorithms it needs
 
 local function not_a_budget() error('the value at a key is not a budget', 0) end
@@ -29,21 +29,17 @@ local pending, pending_ttl = {--[[room]]}, {--[[room]]} -- changed states and th
 local slots_of = {} -- slots that were read; see slots.lua
 local undo_log -- { k, state, TTL } as before each change of the current operation; nil: nothing is undone
 
--- Return the two or three numbers of a state, 0 for a budget never charged.
-local function load(l, k, count)
+-- Return the four numbers of a state, 0 for a budget never charged. The last one says which limit has counted them, or is 0.
+local function load(l, k)
   local state = pending[k] or stored[k]
-  if not state then return 0, 0, 0 end
-  if #state ~= 8 * count then not_a_budget() end
-  local a, b, c
-  if count == 2 then
-    a, b = unpack_numbers('<i8i8', state)
-  else
-    a, b, c = unpack_numbers('<i8i8i8', state)
-    if c < 0 or c > forever then not_a_budget() end
+  if not state then return 0, 0, 0, 0 end
+  if #state ~= 28 then not_a_budget() end
+  local a, b, c, d = unpack_numbers('<I7I7I7I7', state)
+  if a > forever or b > forever or c > forever or d > forever then not_a_budget() end
+  if not pending[k] and d - d % 2 == l.counted_by then -- otherwise the expiry follows from another limit
+    expiry_before[k] = floor(l.keep_until(l, a, b, c, d) / l.quantum)
   end
-  if a < 0 or b < 0 or a > forever or b > forever then not_a_budget() end
-  if not pending[k] then expiry_before[k] = floor(l.keep_until(l, a, b, c) / l.quantum) end
-  return a, b, c
+  return a, b, c, d
 end
 
 -- Return the TTL in ms of a state with that expiry in quanta: see expires in expiry.go. The TTL is at
@@ -64,8 +60,8 @@ local function change(k, state, keep_until, quantum)
 end
 
 -- Change the numbers of a state.
-local function save(l, k, a, b, c)
-  change(k, c and pack_numbers('<i8i8i8', a, b, c) or pack_numbers('<i8i8', a, b), l.keep_until(l, a, b, c), l.quantum)
+local function save(l, k, a, b, c, d)
+  change(k, pack_numbers('<I7I7I7I7', a, b, c, d), l.keep_until(l, a, b, c, d), l.quantum)
 end
 
 -- Write the pending states, from next_change on.

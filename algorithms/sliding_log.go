@@ -19,7 +19,8 @@ var slidingLogLua string
 // bucket longer, and the size of the log is bounded. With 10 buckets, the event at 3.2 s of the
 // same limit counts as one at 4 s, until 14 s.
 //
-// State: Log holds the instants, oldest first, at most events of them. With buckets it holds
+// State: Log holds the instants, oldest first, at most events of them, or as many as a larger limit has admitted. A correction
+// that costs more than events is charged events, because the newest of them decide the same. With buckets the log holds
 // three numbers for each bucket that has events. They are its end, the number of its first event,
 // and the number of the first event after it. Expired events stay until the next charge. Instants are
 // in the log's own time, which is A µs ahead of the clock.
@@ -273,12 +274,10 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r
 		newest = slidingLogNewest(l, s.Log) - shift
 	}
 	charge = min(charge, events)
-	excess := live + charge - events
-	if excess > 0 { // the newest ones are kept
-		expired, live = expired+excess, live-excess
-	}
-	if live > 0 {
-		oldest = slidingLogEventStamp(l, s.Log, expired) - shift
+	excess := max(live+charge-max(events, live), 0) // the newest ones are kept; a larger limit may have admitted more than events
+	expired, live = expired+excess, live-excess
+	if beyond := max(live+charge-events, 0); live > beyond { // the oldest event that counts for events
+		oldest = slidingLogEventStamp(l, s.Log, expired+beyond) - shift
 	}
 	remaining, more, reset := max(events-live-charge, 0), Micros(0), Micros(0)
 	if live+charge > 0 {

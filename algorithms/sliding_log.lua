@@ -5,7 +5,7 @@
 -- state   one string of doubles: a header, then a ring of places for entries
 --   header     head (the place of the oldest entry), entries (their number), shift (µs),
 --              newest (the instant of the newest event, µs); with buckets: first (the number of the
---              oldest event) and after (the number of the next event), otherwise 0 and 0
+--              oldest event) and after (the number of the next event), otherwise 0 and 0; events of the limit that wrote it
 --   entry      the instant of an event (µs); with buckets: the end of the bucket (µs), the number of
 --              its first event, and the number of the first event after it
 -- limit   1 events, 2 window, 3 min_interval, 4 grid, 5 buckets
@@ -37,24 +37,24 @@ end
 -- Read the header into l.
 local function sliding_log_open(l, k)
   local key = keys[k]
-  local header = redis.pcall('GETRANGE', key, 0, 47)
+  local header = redis.pcall('GETRANGE', key, 0, 55)
   if type(header) == 'table' then
     if string.sub(header.err, 1, 9) == 'WRONGTYPE' then not_a_budget() end
     error(header)
   elseif header == '' then
     if redis.call('EXISTS', key) == 1 then not_a_budget() end
-    l.places, l.head, l.entries, l.length, l.shift, l.newest, l.first, l.after = 0, 0, 0, 0, 0, 0, 0, 0
+    l.places, l.head, l.entries, l.length, l.shift, l.newest, l.first, l.after, l.writer = 0, 0, 0, 0, 0, 0, 0, 0, 0
     return
-  elseif #header < 48 then
+  elseif #header < 56 then
     not_a_budget()
   end
-  local places = sliding_log_check((redis.call('STRLEN', key) - 48) / l.size, forever)
-  local head, entries, shift, newest, first, after = unpack_numbers('<dddddd', header)
+  local places = sliding_log_check((redis.call('STRLEN', key) - 56) / l.size, forever)
+  local head, entries, shift, newest, first, after, writer = unpack_numbers('<ddddddd', header)
   l.places, l.head = places, sliding_log_check(head, max(places - 1, 0))
   l.entries = sliding_log_check(entries, places)
   l.shift, l.newest = sliding_log_check(shift, forever), sliding_log_check(newest, forever)
   l.after = sliding_log_check(after, forever)
-  l.first = sliding_log_check(first, after)
+  l.first, l.writer = sliding_log_check(first, after), writer
   l.length = l.entries
   if l[5] > 0 then
     l.length = after - first
@@ -67,9 +67,9 @@ local function sliding_log_entries(l, k, from, count)
   if count == 0 then return '' end
   local key, size, place = keys[k], l.size, (l.head + from) % l.places
   local until_end = min(count, l.places - place)
-  local text = redis.call('GETRANGE', key, 48 + place * size, 47 + (place + until_end) * size)
+  local text = redis.call('GETRANGE', key, 56 + place * size, 55 + (place + until_end) * size)
   if until_end < count then
-    text = text .. redis.call('GETRANGE', key, 48, 47 + (count - until_end) * size)
+    text = text .. redis.call('GETRANGE', key, 56, 55 + (count - until_end) * size)
   end
   return text
 end
@@ -79,10 +79,10 @@ local function sliding_log_set_entries(l, k, from, text)
   local key, size, place = keys[k], l.size, (l.head + from) % l.places
   local until_end = (l.places - place) * size
   if #text <= until_end then
-    redis.call('SETRANGE', key, 48 + place * size, text)
+    redis.call('SETRANGE', key, 56 + place * size, text)
   else
-    redis.call('SETRANGE', key, 48 + place * size, string.sub(text, 1, until_end))
-    redis.call('SETRANGE', key, 48, string.sub(text, until_end + 1))
+    redis.call('SETRANGE', key, 56 + place * size, string.sub(text, 1, until_end))
+    redis.call('SETRANGE', key, 56, string.sub(text, until_end + 1))
   end
 end
 
@@ -165,7 +165,7 @@ end
 -- or those from the head on move to the new end.
 local function sliding_log_grow(l, k, places, entries)
   local key, size, old, head = keys[k], l.size, l.places, l.head
-  redis.call('SETRANGE', key, 47 + places * size, '\0')
+  redis.call('SETRANGE', key, 55 + places * size, '\0')
   l.places, l.head = places, 0
   local front, behind = max(head + entries - old, 0), old - head
   if front <= min(behind, places - old) then
@@ -185,7 +185,7 @@ local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, fi
   local entries = left + count
   local retention, quantum = max(l[2], l[3]), l.quantum
   local expiry, same = floor((newest - shift + retention) / quantum), false
-  if l.entries > 0 then
+  if l.entries > 0 and l.writer == l[1] then -- another limit has set another expiry
     same = expiry == floor((l.newest - l.shift + retention) / quantum)
   end
   if places > 0 then
@@ -197,7 +197,7 @@ local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, fi
     if places <= 2048 then
       local text = sliding_log_entries(l, k, 0, left) .. sliding_log_repeat(entry, count)
       text = text .. sliding_log_repeat('\0\0\0\0\0\0\0\0', places * size / 8 - #text / 8)
-      text = pack_numbers('<dddddd', 0, entries, shift, newest, first, after) .. text
+      text = pack_numbers('<ddddddd', 0, entries, shift, newest, first, after, l[1]) .. text
       if same then
         redis.call('SET', key, text, 'KEEPTTL')
       else
@@ -212,7 +212,7 @@ local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, fi
     local n = min(count - done, 1000)
     sliding_log_set_entries(l, k, left + done, string.sub(piece, 1, n * size))
   end
-  redis.call('SETRANGE', key, 0, pack_numbers('<dddddd', l.head, entries, shift, newest, first, after))
+  redis.call('SETRANGE', key, 0, pack_numbers('<ddddddd', l.head, entries, shift, newest, first, after, l[1]))
   if not same then
     redis.call('PEXPIRE', key, ttl_of(expiry, quantum))
   end
@@ -237,11 +237,9 @@ local function sliding_log_decide(l, k, now, cost)
   local fits = max(events - live, 0)
   local retry = 0
   if cost > fits and cost <= events then
-    local stamp
+    local stamp = l.newest
     if cost < events then
-      stamp, l.excess_oldest, l.excess_drop = sliding_log_pair(l, k, expired + live + cost - events - 1)
-    else
-      stamp = l.newest
+      stamp = sliding_log_pair(l, k, expired + live + cost - events - 1)
     end
     retry = stamp - shift + window - now
   end
@@ -269,11 +267,18 @@ local function sliding_log_commit(l, k, now, charge, outcome, eff, expired, live
     newest = l.newest - shift
   end
   charge = min(charge, events)
-  local excess = live + charge - events
-  if excess > 0 then
-    expired, live, drop, oldest_live = expired + excess, live - excess, l.excess_drop, l.excess_oldest
+  local excess = max(live + charge - max(events, live), 0)
+  if excess > 0 and excess < live then
+    local _
+    _, oldest_live, drop = sliding_log_pair(l, k, expired + excess - 1)
   end
-  if live > 0 then
+  expired, live = expired + excess, live - excess
+  local beyond = max(live + charge - events, 0)
+  if live > beyond then
+    if beyond > 0 then
+      local _
+      _, oldest_live = sliding_log_pair(l, k, expired + beyond - 1)
+    end
     oldest = oldest_live - shift
   end
   local remaining, more, reset = max(events - live - charge, 0), 0, 0
@@ -300,7 +305,7 @@ local function sliding_log_commit(l, k, now, charge, outcome, eff, expired, live
       entry, count = pack_numbers('<ddd', stamp, after - charge, after), 1
     else
       local place = (l.head + l.entries - 1) % l.places
-      redis.call('SETRANGE', keys[k], 64 + place * 24, pack_numbers('<d', after))
+      redis.call('SETRANGE', keys[k], 72 + place * 24, pack_numbers('<d', after))
     end
     sliding_log_push(l, k, now, drop, entry, count, shift, stamp, first, after)
   elseif outcome ~= peek and shift ~= l.shift then
@@ -318,7 +323,7 @@ local function sliding_log_refund(l, k, now, receipt_stamp, _, n)
   if n == 0 then
     return
   elseif n == l.length then
-    redis.call('SET', keys[k], pack_numbers('<dddddd', 0, 0, 0, 0, 0, 0), 'KEEPTTL')
+    redis.call('SET', keys[k], pack_numbers('<ddddddd', 0, 0, 0, 0, 0, 0, 0), 'KEEPTTL')
     return
   end
   local head, entries, newest, after, all = l.head, l.entries, l.newest, l.after, n == high - low
@@ -343,5 +348,5 @@ local function sliding_log_refund(l, k, now, receipt_stamp, _, n)
     sliding_log_move(l, k, from + n, entries - from - n, from)
     entries = entries - n
   end
-  redis.call('SETRANGE', keys[k], 0, pack_numbers('<dddddd', head, entries, l.shift, newest, l.first, after))
+  redis.call('SETRANGE', keys[k], 0, pack_numbers('<ddddddd', head, entries, l.shift, newest, l.first, after, l.writer))
 end

@@ -18,7 +18,8 @@ var slidingWindowLua string
 // into the window, where 8·37.5/60 + 3 + 2 = 10.
 //
 // State: A is the start of the current window, in µs. B is prev and C is cur, in events. Both 0 is
-// the same as no state.
+// the same as no state. They can be above events, because a larger limit or corrections have charged more. Then the window was
+// full, and the rest does not count. D is 4 times the events of the limit that wrote the state.
 //
 // A is the newest instant, and never ahead of the charge that wrote it. If the clock is more than
 // a second behind A, A becomes the start of the current window. B and C stay.
@@ -70,6 +71,7 @@ func slidingWindowKeepUntil(l *Limit, s *State) Micros {
 // slidingWindowFree returns how many events fit now.
 func slidingWindowFree(l *Limit, now, start Micros, prev, cur int64) int64 {
 	events, window, unit := l.Events, l.Window, l.unit
+	prev, cur = min(prev, events), min(cur, events)
 	width, elapsed := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
 	return max(floorDiv(events*width-prev*(width-elapsed)-cur*width, width), 0)
 }
@@ -78,6 +80,7 @@ func slidingWindowFree(l *Limit, now, start Micros, prev, cur int64) int64 {
 // when prev counts little enough, or in the next window, where cur becomes prev.
 func slidingWindowFitsAt(l *Limit, start Micros, prev, cur, cost int64) Micros {
 	events, window, unit := l.Events, l.Window, l.unit
+	prev, cur = min(prev, events), min(cur, events)
 	if cur+cost > events {
 		start, prev, cur = start+window, cur, 0
 	}
@@ -119,10 +122,14 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events := l.Events
 	start, prev, cur, dirty := r.a, r.b, r.c, r.d
-	charge = max(min(charge, 2*events-cur), 0)
+	most := int64(exact / 2)
+	if o == denied {
+		most = 2 * events
+	}
+	charge = max(min(charge, most-cur), 0)
 	cur += charge
 	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B, s.C = start, prev, cur
+		s.A, s.B, s.C, s.D = start, prev, cur, 4*l.Events
 	}
 	return Balance{Charged: charge, A: start, B: prev, C: cur}
 }
@@ -150,5 +157,5 @@ func slidingWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	} else {
 		return
 	}
-	s.A, s.B, s.C = start, prev, cur
+	s.A, s.B, s.C, s.D = start, prev, cur, 4*l.Events
 }

@@ -1,7 +1,7 @@
 
 -- sliding_window: see sliding_window.go.
 --
--- state   start (µs), prev (events), cur (events)
+-- state   start (µs), prev (events), cur (events), 4·events of the limit
 -- limit   1 events, 2 window, 3 unit (µs)
 local function sliding_window_keep_until(l, start, prev, cur)
   local window = l[2]
@@ -15,18 +15,20 @@ end
 
 local function sliding_window_read(l, message, pos)
   l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
-  l.keep_until = sliding_window_keep_until
+  l.keep_until, l.counted_by = sliding_window_keep_until, 4 * l[1]
   return pos
 end
 
 local function sliding_window_free(l, now, start, prev, cur)
   local events, window, unit = l[1], l[2], l[3]
+  prev, cur = min(prev, events), min(cur, events)
   local width, elapsed = ceil(window / unit), floor((max(now, start) - start) / unit)
   return max(floor((events * width - prev * (width - elapsed) - cur * width) / width), 0)
 end
 
 local function sliding_window_fits_at(l, start, prev, cur, cost)
   local events, window, unit = l[1], l[2], l[3]
+  prev, cur = min(prev, events), min(cur, events)
   if cur + cost > events then
     start, prev, cur = start + window, cur, 0
   end
@@ -37,7 +39,7 @@ end
 
 local function sliding_window_roll(l, k, now)
   local window, dirty = l[2], 0
-  local start, prev, cur = load(l, k, 3)
+  local start, prev, cur = load(l, k)
   if start - now > step_back then
     start, dirty = now - now % window, 1
   end
@@ -64,10 +66,14 @@ end
 
 local function sliding_window_commit(l, k, now, charge, outcome, start, prev, cur, dirty)
   local events = l[1]
-  charge = max(min(charge, 2 * events - cur), 0)
+  local most = forever / 2
+  if outcome == denied then
+    most = 2 * events
+  end
+  charge = max(min(charge, most - cur), 0)
   cur = cur + charge
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, start, prev, cur)
+    save(l, k, start, prev, cur, l.counted_by)
   end
   return charge, start, prev, cur
 end
@@ -82,5 +88,5 @@ local function sliding_window_refund(l, k, now, receipt_start, _, n)
   else
     return
   end
-  save(l, k, start, prev, cur)
+  save(l, k, start, prev, cur, l.counted_by)
 end

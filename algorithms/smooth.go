@@ -24,10 +24,13 @@ var smoothLua string
 // down to window/events. smooth then promises that all requests but the last cost at most
 // T·events/window events. smoothWarm has the formula.
 //
-// State: A is the use. Without warm_up it is the part of burst that is spent, in events×µs, as
+// State: A is the use. Without warm_up it is the part of burst that is spent, in parts of events as
 // in a token_bucket. With warm_up it is the distance from cold, in µs of idleness. B is the next
-// free instant, and C the last charge, in µs. The zero State is a budget that was idle for long,
-// unless initial says otherwise.
+// free instant, and C the last charge, in µs. D is 4 times the events of the limit that counts A, plus 2 if another limit wrote it. The zero State is a budget
+// that was idle for long, unless initial says otherwise.
+//
+// If A is more than the burst of a limit, then a larger limit has spent more. The smaller one has nothing saved up then,
+// and adds what it spends to A.
 //
 // C is the newest instant; the next free instant is ahead of it by the cost of the last
 // requests. If the clock is more than a second behind C, C becomes now, and the next free
@@ -35,7 +38,7 @@ var smoothLua string
 func init() {
 	register(&Algorithm{
 		Name: "smooth", Burst: true, Options: []*Option{warmUp, coldFactor, initial}, BinaryOnly: true,
-		lua:       smoothLua,
+		lua:       partsLua + smoothLua,
 		numbers:   smoothNumbersOf,
 		bound:     smoothBound,
 		refillIn:  steadyRefill, // with warm_up the time at the full rate
@@ -101,6 +104,7 @@ type smoothNumbers struct {
 // smoothBound prepares the numbers. It returns an error if products wouldn't be exact.
 func smoothBound(l *Limit) error {
 	n := &l.smooth
+	l.parts = parts{l.events, l.window, 1, exact}
 	n.maxCharge = floorDiv(exact/4*min(l.events, 4), l.window)
 	if l.WarmUp == 0 {
 		n.refillRate = l.events
@@ -139,7 +143,7 @@ func (n *smoothNumbers) warmUp(l *Limit) bool {
 
 func smoothNumbersOf(l *Limit) []int64 {
 	n := &l.smooth
-	numbers := []int64{l.events, l.window, l.Burst, n.maxCharge, n.refillRate, l.withheld, l.retention(), l.WarmUp}
+	numbers := []int64{l.events, l.window, l.Burst, n.maxCharge, n.refillRate, l.withheld, l.retention(), l.WarmUp, l.Events, l.Window}
 	if l.WarmUp > 0 {
 		numbers = append(numbers,
 			n.idleNum, n.idleDen, n.eventsToWarm, n.threshold, n.unit, n.coldSpan, n.steepNum, n.steepDen, n.ratioNum, n.ratioDen)
@@ -152,8 +156,43 @@ func lowest(a, b int64) (int64, int64) {
 	return a / d, b / d
 }
 
+// smoothUse returns the use in the limit's own parts. larger is 1 if a larger limit has spent more than the burst.
+func smoothUse(l *Limit, used, countedBy int64) (own, larger int64) {
+	full, events := l.Burst*l.window, countedBy/4
+	if l.WarmUp > 0 {
+		return used, 0
+	}
+	if events != l.Events && events > 0 {
+		_, other := partsOf(l, events)
+		used = convertParts(used, other, l.window, full+1)
+	}
+	if used > full {
+		return full, min(events, 1)
+	}
+	return used, 0
+}
+
 func smoothKeepUntil(l *Limit, s *State) Micros {
-	return s.B + ceilDiv(s.A, l.smooth.refillRate) + l.retention()
+	used, larger := smoothUse(l, s.A, s.D)
+	refill := ceilDiv(used, l.smooth.refillRate)
+	if larger == 1 {
+		rate, _ := partsOf(l, s.D/4)
+		refill = max(refill, min(ceilDiv(s.A, rate), maxSpan))
+	}
+	return s.B + refill + l.retention()
+}
+
+// smoothSave saves a use that changes by delta, and returns it as it is read from then on. See bucketSaveLarger.
+func smoothSave(l *Limit, s *State, now Micros, used int64, nextFree, eff Micros, larger, delta int64) (usedNow int64) {
+	if larger == 1 {
+		all, other := countForLarger(l, s.A, s.D/4, max(now-s.B, 0), delta)
+		if ceilDiv(all, other) > l.Burst {
+			s.A, s.B, s.C, s.D = all, nextFree, eff, s.D-s.D%4+2
+			return l.Burst * l.window
+		}
+	}
+	s.A, s.B, s.C, s.D = used, nextFree, eff, 4*l.Events
+	return used
 }
 
 // smoothRefill returns how much is still used, and the next free instant (now, if it has passed).
@@ -169,6 +208,8 @@ func smoothRefill(l *Limit, used int64, nextFree, lastCharge, now Micros) (usedN
 	if now > nextFree {
 		used = max(used-min(now-nextFree, ceilDiv(used, refillRate))*refillRate, 0)
 		nextFree = now
+	} else if nextFree > max(now, lastCharge) && l.WarmUp == 0 {
+		used = l.Burst * window // also of a limit that was raised
 	}
 	return used, nextFree, max(now, lastCharge), dirty
 }
@@ -195,7 +236,8 @@ func smoothWarm(l *Limit, used, charge int64) (warmer int64, cost Micros) {
 }
 
 func smoothDecide(l *Limit, s *State, now Micros, cost int64) room {
-	used, nextFree, eff, dirty := smoothRefill(l, s.A, s.B, s.C, now)
+	used, larger := smoothUse(l, s.A, s.D)
+	used, nextFree, eff, dirty := smoothRefill(l, used, s.B, s.C, now)
 	fits, retry := Forever, int64(0)
 	if nextFree > eff {
 		fits = 0
@@ -203,12 +245,13 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) room {
 			retry = nextFree - now
 		}
 	}
-	return room{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
+	return room{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty + 2*larger}
 }
 
 func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r room) Balance {
 	events, window, burst, maxCharge, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.WarmUp
-	used, nextFree, eff, dirty := r.a, r.b, r.c, r.d
+	used, nextFree, eff, dirty, larger := r.a, r.b, r.c, r.d%2, floorDiv(r.d, 2)
+	before := used
 	charge = min(charge, maxCharge)
 	if warmUp > 0 {
 		var cost Micros
@@ -220,7 +263,7 @@ func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r roo
 		nextFree += ceilDiv(charge*window-spent, events)
 	}
 	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B, s.C = used, nextFree, eff
+		used = smoothSave(l, s, now, used, nextFree, eff, larger, used-before)
 	}
 	return Balance{Charged: charge, A: used, B: nextFree, C: eff}
 }
@@ -250,7 +293,8 @@ func smoothRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	if s.B == 0 {
 		return
 	}
-	used, nextFree, eff, _ := smoothRefill(l, s.A, s.B, s.C, now)
+	used, larger := smoothUse(l, s.A, s.D)
+	used, nextFree, eff, _ := smoothRefill(l, used, s.B, s.C, now)
 	refundable, expectedNextFree, _, _ := smoothRefill(l, r.A, r.B, 0, now)
 	refunded := min(n, maxCharge) * window
 	if nextFree > eff && (nextFree > expectedNextFree || nextFree == expectedNextFree && used != refundable) {
@@ -258,8 +302,11 @@ func smoothRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	}
 	earlier := min(ceilDiv(refunded, events), nextFree-eff) // the whole charge, if nothing was saved up
 	nextFree -= earlier
+	left := used
 	if warmUp == 0 {
-		used = max(used-min(max(refunded-earlier*events, 0), refundable), 0)
+		left = max(used-min(max(refunded-earlier*events, 0), refundable), 0)
 	}
-	s.A, s.B, s.C = used, nextFree, eff
+	if earlier > 0 || left < used {
+		smoothSave(l, s, now, left, nextFree, eff, larger, left-used)
+	}
 }

@@ -20,19 +20,20 @@ const (
 	// Force grants everything, and charges each limit as much of the cost as fits it. Only a calendar is
 	// charged the whole cost.
 	Force
-	// Claim is Force for corrections. It also lets a calendar claim the count that it has reached: see
-	// [Limit.Crossed]. No configuration can choose it.
-	Claim
+	// Settle is for corrections. It grants everything, and charges each limit the whole cost. Only smooth limits are
+	// charged as in mode Force. Settle also lets a calendar claim the count that it has reached: see [Limit.Crossed].
+	// No configuration can choose it.
+	Settle
 )
 
-var modeNames = [...]string{"binary", "nary", "uniform", "force", "claim"}
+var modeNames = [...]string{"binary", "nary", "uniform", "force", "settle"}
 
 // String returns the mode's name in configurations.
 func (m Mode) String() string { return modeNames[m] }
 
 // ParseMode returns the mode with that name. "" is Binary.
 func ParseMode(name string) (Mode, error) {
-	if i := slices.Index(modeNames[:Claim], name); i >= 0 {
+	if i := slices.Index(modeNames[:Settle], name); i >= 0 {
 		return Mode(i), nil
 	}
 	if name == "" {
@@ -133,7 +134,7 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 			d := &c.Decision
 			l := c.Limit
 			if r.Mode >= Force && passes && !r.Peek {
-				if charge = r.Cost; !l.algorithm.Calendar {
+				if charge = r.Cost; l.algorithm.BinaryOnly || r.Mode == Force && !l.algorithm.Calendar {
 					charge = min(charge, c.room.fits)
 				}
 			}
@@ -159,7 +160,7 @@ func (r *ZoneRequest) needed() int64 {
 	switch r.Mode {
 	case Nary:
 		return min(r.Cost, 1)
-	case Force, Claim:
+	case Force, Settle:
 		return 0
 	default:
 		return r.Cost
@@ -179,7 +180,7 @@ func (r *ZoneRequest) limitsHaveRoom() bool {
 	return true
 }
 
-// charge returns the charge to each of the zone's limits, except in the modes Force and Claim.
+// charge returns the charge to each of the zone's limits, except in the modes Force and Settle.
 func (r *ZoneRequest) charge(passes bool) int64 {
 	charge := r.Cost
 	if r.Peek || !passes && r.Mode != Uniform || r.Ban.stands() {
@@ -195,8 +196,8 @@ func (r *ZoneRequest) charge(passes bool) int64 {
 
 func (r *ZoneRequest) outcome(passes bool) outcome {
 	switch {
-	case r.Mode == Claim:
-		return claimed
+	case r.Mode == Settle:
+		return settled
 	case r.Peek || r.Cost == 0:
 		return peek
 	case passes:

@@ -161,8 +161,8 @@ func (m *message) writeMessage(names wire.Names, h wire.Head) (features algorith
 			if one.Refund > 0 {
 				m.Refund(one.Request, one.Refund)
 			}
-			if mode, charges := one.ChargeMode(); charges {
-				m.Charge(one.Request, mode, one.Charge)
+			if one.Charges() {
+				m.Charge(one.Request, one.Charge)
 			}
 		}
 	}
@@ -227,7 +227,7 @@ func (b *batch) parseReply(m *message, text string) error {
 			if one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
 				c.err = cmp.Or(c.err, r.Refund())
 			}
-			if _, charges := one.ChargeMode(); charges {
+			if one.Charges() {
 				charged := []store.ZoneRequest{{Limits: one.Request.Limits}}
 				_, _, err := r.Take(charged, nil)
 				if c.err = cmp.Or(c.err, err); err == nil && one.Charged != nil {

@@ -193,7 +193,7 @@ func (l *lister) entry(name, value string, now algorithms.Micros) (entry store.L
 		entry.Override = value
 		return entry, true
 	}
-	state, ok := algorithms.ParseBanState(value)
+	state, ok := algorithms.ParseState(value)
 	if ok {
 		entry.Ban, ok = state.StandingBan(now)
 	}

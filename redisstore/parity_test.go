@@ -75,12 +75,12 @@ func (p *program) write(m *parityMessage, s step) {
 		return
 	}
 	for _, z := range p.steps[c.of].zones {
-		q := p.requests[z]
+		q := p.requestAt(p.steps[c.of], z)
 		if q.Outcome = p.steps[c.of].want[z]; c.refund > 0 {
 			m.Refund(&q, c.refund)
 		}
 		if p.chargesAnew(z, c) {
-			m.Charge(&q, c.mode(), c.charge)
+			m.Charge(&q, c.charge)
 		}
 		if set, sets := c.left[z]; sets {
 			m.SetSlots(parityNames.Name(q.Key, q.Slots.ID), set.left)
@@ -111,7 +111,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Features
 	}
 	for z, state := range p.startBans {
 		q := p.requests[z]
-		if err := putNumbers(client, parityNames.Name(q.Key, q.Ban.ID), banExpiry(q.Ban, state), state.A, state.B, state.C); err != nil {
+		if err := putNumbers(client, parityNames.Name(q.Key, q.Ban.ID), banExpiry(q.Ban, state), state); err != nil {
 			return "", err
 		}
 	}
@@ -245,7 +245,7 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 			}
 		}
 		if p.chargesAnew(z, c) {
-			requests := []store.ZoneRequest{{Limits: p.requests[z].Limits}}
+			requests := []store.ZoneRequest{{Limits: p.requestAt(p.steps[c.of], z).Limits}}
 			if allowed, _, err := r.Take(requests, nil); err != nil || !allowed || !slices.Equal(requests[0].Outcome.Decisions, c.charged[z]) {
 				return fmt.Sprintf("a charge: %v, %v: Go %+v, Lua %+v", allowed, err, c.charged[z], requests[0].Outcome.Decisions)
 			}

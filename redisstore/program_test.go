@@ -35,6 +35,8 @@ type program struct {
 // zoneState is the known state of a zone's key.
 type zoneState struct {
 	budgets []algorithms.State // of its limits
+	writers []store.Limit      // which have written the budgets last
+	most    int64              // the largest events of any of them
 	ban     algorithms.State
 	slots   wiretest.Slots
 }
@@ -48,12 +50,13 @@ type step struct {
 
 	// The next fields have an entry for each zone of the program.
 
-	costs []int64
-	peeks []bool
-	wait  algorithms.Micros // MaxWait of its Binary requests
-	slots []int64           // how many slots there are
-	asked []string          // by which override each zone is asked
-	want  []store.Outcome
+	limits [][]store.Limit // those in force, if they have changed
+	costs  []int64
+	peeks  []bool
+	wait   algorithms.Micros // MaxWait of its Binary requests
+	slots  []int64           // how many slots there are
+	asked  []string          // by which override each zone is asked
+	want   []store.Outcome
 
 	change     store.Change // what is changed before
 	overridden bool         // there are other overrides, then nothing is decided:
@@ -164,7 +167,7 @@ func newProgram(seed uint64) *program {
 		}
 		p.addStep(r, now, joined)
 		if of := pick(r, r.IntN(len(p.steps)), max(len(p.steps)-2-r.IntN(4), 0)); r.IntN(3) == 0 && of < len(p.steps)-1 && !p.steps[of].overridden {
-			p.correct(of, pick[int64](r, 0, 1, 1, 2, 3), pick[int64](r, 0, 0, 1, 4))
+			p.correct(of, pick[int64](r, 0, 1, 1, 2, 3), pick(r, 0, 0, 1, 4, r.Int64N(100), p.mostCost()))
 		}
 		edges = p.edges(edges[:0])
 	}
@@ -287,7 +290,12 @@ func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
 	if r.IntN(2) == 0 {
 		s.zones = s.zones[:1+r.IntN(len(s.zones))]
 	}
+	changes := r.IntN(4) == 0
 	for _, q := range p.requests {
+		s.limits = append(s.limits, nil)
+		if changes {
+			s.limits[len(s.limits)-1] = changedLimits(r, q.Limits)
+		}
 		b, e := int64(1), int64(1)
 		if len(q.Limits) > 0 {
 			b, e = q.Limits[0].Burst, q.Limits[0].Events
@@ -343,7 +351,7 @@ func (p *program) decide(s step) {
 	stepped := make([]bool, len(requests))
 	living := make([]wiretest.Slots, len(requests))
 	for i, z := range s.zones {
-		q, r, of := p.requests[z], &requests[i], &p.states[z]
+		q, r, of := p.requestAt(s, z), &requests[i], &p.states[z]
 		*r = algorithms.ZoneRequest{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow, Peek: s.peeks[z]}
 		for n, l := range q.Limits {
 			r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &of.budgets[n]})
@@ -359,7 +367,7 @@ func (p *program) decide(s step) {
 			s.want[z].Slots.Free = r.Slots.Free()
 		}
 	}
-	algorithms.Take(requests, s.now)
+	p.take(requests, s.now, s, s.zones)
 	for i, r := range requests {
 		z := s.zones[i]
 		o, of := &s.want[z], &p.states[z]
@@ -383,6 +391,57 @@ func (p *program) decide(s step) {
 	p.steps = append(p.steps, s)
 }
 
+// requestAt returns the request to a zone, with the limits that are in force at a step.
+func (p *program) requestAt(s step, z int) store.ZoneRequest {
+	q := p.requests[z]
+	if s.limits != nil && s.limits[z] != nil {
+		q.Limits = s.limits[z]
+	}
+	return q
+}
+
+// changedLimits returns limits with other events, or another burst, that share the budgets.
+func changedLimits(r *rand.Rand, limits []store.Limit) []store.Limit {
+	limits = slices.Clone(limits)
+	for i, l := range limits {
+		q := l.Quota
+		q.Events = pick(r, q.Events, 1, q.Events+1, 2*q.Events, (q.Events+1)/2, 1+r.Int64N(3*q.Events), 1+r.Int64N(1<<r.IntN(40)))
+		if q.Burst = 0; l.Scalable() && r.IntN(3) > 0 {
+			q.Burst = pick(r, l.Burst, 1, 2*l.Burst, 1+r.Int64N(2*l.Burst))
+		}
+		if changed, err := algorithms.NewLimit(q); err == nil && changed.Fingerprint() == l.Fingerprint() {
+			limits[i].Limit = changed
+		}
+	}
+	return limits
+}
+
+// take decides requests to zones in Go, and notes which limits have written their budgets.
+func (p *program) take(requests []algorithms.ZoneRequest, now algorithms.Micros, s step, zones []int) {
+	before := make([][]algorithms.State, len(zones))
+	for i, z := range zones {
+		before[i] = slices.Clone(p.states[z].budgets)
+	}
+	algorithms.Take(requests, now)
+	for i, z := range zones {
+		for n, c := range requests[i].Checks {
+			if c.Decision.Charged > 0 || *c.State != before[i][n] {
+				p.wrote(s, z, n)
+			}
+		}
+	}
+}
+
+// wrote notes that the limit n of a zone has written its budget.
+func (p *program) wrote(s step, z, n int) {
+	of := &p.states[z]
+	if of.writers == nil {
+		of.writers = slices.Clone(p.requests[z].Limits)
+	}
+	of.writers[n] = p.requestAt(s, z).Limits[n]
+	of.most = max(of.most, of.writers[n].Events)
+}
+
 // maxWait is how long a request may wait, if its limits can charge in advance.
 func maxWait(q store.ZoneRequest, wait algorithms.Micros) algorithms.Micros {
 	if q.Mode != algorithms.Binary {
@@ -401,18 +460,22 @@ func (p *program) correct(of int, refund, charge int64) {
 	last := &p.steps[len(p.steps)-1]
 	last.correction = correction{of: of, refund: refund, charge: charge, left: make(map[int]set), charged: make(map[int][]algorithms.Decision)}
 	for _, z := range p.steps[of].zones {
-		q, outcome, state := p.requests[z], p.steps[of].want[z], &p.states[z]
+		q, outcome, state := p.requestAt(p.steps[of], z), p.steps[of].want[z], &p.states[z]
 		for n, d := range outcome.Decisions {
 			if refund > 0 && d.Charged > 0 {
+				before := state.budgets[n]
 				algorithms.Refund(q.Limits[n].Limit, &state.budgets[n], last.now, d.Receipt, min(refund, d.Charged))
+				if state.budgets[n] != before && !q.Limits[n].Algorithm().IsLog() { // which keeps the expiry
+					p.wrote(p.steps[of], z, n)
+				}
 			}
 		}
 		if p.chargesAnew(z, last.correction) {
-			r := algorithms.ZoneRequest{Mode: last.correction.mode(), Cost: charge}
+			r := algorithms.ZoneRequest{Mode: algorithms.Settle, Cost: charge}
 			for n, l := range q.Limits {
 				r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &state.budgets[n]})
 			}
-			algorithms.Take([]algorithms.ZoneRequest{r}, last.now)
+			p.take([]algorithms.ZoneRequest{r}, last.now, p.steps[of], []int{z})
 			for _, c := range r.Checks {
 				last.correction.charged[z] = append(last.correction.charged[z], c.Decision)
 			}
@@ -427,18 +490,9 @@ func (p *program) correct(of int, refund, charge int64) {
 	}
 }
 
-// mode returns the mode of the charge.
-func (c correction) mode() algorithms.Mode {
-	if c.charge == 4 {
-		return algorithms.Force
-	}
-	return algorithms.Claim
-}
-
 // chargesAnew reports whether a zone is charged by a correction, or claims what it was charged before.
 func (p *program) chargesAnew(z int, c correction) bool {
-	return (c.charge > 0 || c.refund == 0) && len(p.requests[z].Limits) > 0 &&
-		!slices.ContainsFunc(p.requests[z].Limits, func(l store.Limit) bool { return l.Algorithm().BinaryOnly })
+	return (c.charge > 0 || c.refund == 0) && len(p.requests[z].Limits) > 0
 }
 
 // mostCost is the largest cost drawn. With a log it is small: a mutant may push
@@ -457,7 +511,7 @@ func (p *program) mostCost() int64 {
 // asks returns the requests of zones at a step.
 func (p *program) asks(s step, zones []int) (requests []store.ZoneRequest) {
 	for _, z := range zones {
-		q := p.requests[z]
+		q := p.requestAt(s, z)
 		q.Cost, q.Peek, q.MaxWait = s.costs[z], s.peeks[z], maxWait(q, s.wait)
 		if q.Override != nil {
 			q.Override = &store.Override{Text: s.asked[z]}

@@ -212,7 +212,7 @@ func correctionCalls(now algorithms.Micros, corrections []store.Correction) (cal
 	for _, one := range corrections {
 		one.Leave = false
 		refunds := one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged)
-		_, charges := one.ChargeMode()
+		charges := one.Charges()
 		if !refunds && (!charges || len(one.Request.Limits) == 0) {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -21,13 +22,17 @@ func (p *program) statesDiffer(client *redis.Client) (string, error) {
 	for z, q := range p.requests {
 		of := p.states[z]
 		for n, l := range q.Limits {
-			if diff, err := stateDifference(client, parityNames.Name(q.Key, l.ID), l.Limit, of.budgets[n]); err != nil || diff != "" {
+			most := l.Events
+			if of.writers != nil {
+				l, most = of.writers[n], of.most
+			}
+			if diff, err := stateDifference(client, parityNames.Name(q.Key, l.ID), l.Limit, most, of.budgets[n]); err != nil || diff != "" {
 				return diff, err
 			}
 		}
 		if q.Ban != nil {
 			key := parityNames.Name(q.Key, q.Ban.ID)
-			if diff, err := numbersDifference(client, key, 3, of.ban, banExpiry(q.Ban, of.ban)); err != nil || diff != "" {
+			if diff, err := numbersDifference(client, key, of.ban, banExpiry(q.Ban, of.ban)); err != nil || diff != "" {
 				return diff, err
 			}
 		}
@@ -98,25 +103,16 @@ func quantumOf(l *algorithms.Limit) algorithms.Micros {
 // expiryOf returns the quantum of the expiry of a budget.
 func expiryOf(l *algorithms.Limit, s algorithms.State) int64 { return l.Expires(&s)/quantumOf(l) - 2 }
 
-// stateDifference compares a budget with what is stored of it.
-func stateDifference(client *redis.Client, key string, l *algorithms.Limit, want algorithms.State) (string, error) {
+// stateDifference compares a budget with what is stored of it. A log may have places for most events.
+func stateDifference(client *redis.Client, key string, l *algorithms.Limit, most int64, want algorithms.State) (string, error) {
 	if l.Algorithm().IsLog() {
-		return logDifference(client, key, l, want)
+		return logDifference(client, key, l, most, want)
 	}
-	return numbersDifference(client, key, sizeOf(l), want, expiryOf(l, want))
+	return numbersDifference(client, key, want, expiryOf(l, want))
 }
 
-// sizeOf returns how many numbers a budget is.
-func sizeOf(l *algorithms.Limit) int {
-	switch l.Algorithm().Name {
-	case "token_bucket", "gcra", "leaky_bucket", "fixed_window":
-		return 2
-	}
-	return 3
-}
-
-func numbersDifference(client *redis.Client, key string, size int, want algorithms.State, expiry int64) (string, error) {
-	state, err := client.Get(context.Background(), key).Bytes()
+func numbersDifference(client *redis.Client, key string, want algorithms.State, expiry int64) (string, error) {
+	state, err := client.Get(context.Background(), key).Result()
 	if err == redis.Nil {
 		if want != (algorithms.State{}) {
 			return fmt.Sprintf("state of %s: Go %+v, Lua none", key, want), nil
@@ -125,15 +121,8 @@ func numbersDifference(client *redis.Client, key string, size int, want algorith
 	} else if err != nil {
 		return "", err
 	}
-	if len(state) != 8*size {
-		return fmt.Sprintf("state of %s: %d bytes, want %d", key, len(state), 8*size), nil
-	}
-	var got algorithms.State
-	for n, field := range []*int64{&got.A, &got.B, &got.C}[:size] {
-		*field = int64(binary.LittleEndian.Uint64(state[8*n:]))
-	}
-	if got != want {
-		return fmt.Sprintf("state of %s: Go %+v, Lua %+v", key, want, got), nil
+	if got, ok := algorithms.ParseState(state); !ok || got != want {
+		return fmt.Sprintf("state of %s: Go %+v, Lua %+v %x", key, want, got, state), nil
 	}
 	return expiryDifference(client, key, expiry)
 }
@@ -147,7 +136,7 @@ func logEntrySize(l *algorithms.Limit) int {
 }
 
 // logDifference compares a log with the ring that sliding_log.lua documents.
-func logDifference(client *redis.Client, key string, l *algorithms.Limit, want algorithms.State) (string, error) {
+func logDifference(client *redis.Client, key string, l *algorithms.Limit, most int64, want algorithms.State) (string, error) {
 	text, err := client.Get(context.Background(), key).Bytes()
 	if err == redis.Nil {
 		if want.Log.Len() > 0 || want.A > 0 {
@@ -161,14 +150,13 @@ func logDifference(client *redis.Client, key string, l *algorithms.Limit, want a
 	for n := range numbers {
 		numbers[n] = int64(math.Float64frombits(binary.LittleEndian.Uint64(text[8*n:])))
 	}
-	if len(numbers) < 6 || len(text)%8 > 0 {
+	if len(numbers) < 7 || len(text)%8 > 0 {
 		return fmt.Sprintf("log of %s: %d bytes", key, len(text)), nil
 	}
 	size := int64(logEntrySize(l))
-	header, ring := numbers[:6], numbers[6:]
+	header, ring := numbers[:6], numbers[7:]
 	head, entries := header[0], header[1]
 	places := int64(len(ring)) / size
-	most := max(l.Events, 1)
 	if l.Buckets > 0 {
 		most = l.Buckets + 1
 	}
@@ -204,13 +192,9 @@ func logDifference(client *redis.Client, key string, l *algorithms.Limit, want a
 // banExpiry returns the quantum of the expiry of a ban.
 func banExpiry(b *store.Ban, s algorithms.State) int64 { return b.Expires(&s)/1_000_000 - 2 }
 
-// putNumbers writes a state that is some numbers, which expires in a quantum.
-func putNumbers(client *redis.Client, key string, expiry int64, numbers ...int64) error {
-	var state []byte
-	for _, n := range numbers {
-		state = binary.LittleEndian.AppendUint64(state, uint64(n))
-	}
-	return put(client, key, state, expiry)
+// putNumbers writes a state, which expires in a quantum.
+func putNumbers(client *redis.Client, key string, expiry int64, s algorithms.State) error {
+	return put(client, key, redistest.PackState(s), expiry)
 }
 
 func put(client *redis.Client, key string, state []byte, expiry int64) error {
@@ -222,10 +206,10 @@ func put(client *redis.Client, key string, state []byte, expiry int64) error {
 func putState(client *redis.Client, r store.ZoneRequest, s algorithms.State) error {
 	l, key := r.Limits[0].Limit, parityNames.Name(r.Key, r.Limits[0].ID)
 	if s.Log == nil {
-		return putNumbers(client, key, expiryOf(l, s), []int64{s.A, s.B, s.C}[:sizeOf(l)]...)
+		return putNumbers(client, key, expiryOf(l, s), s)
 	}
 	var state []byte
-	numbers := []int64{0, s.Log.Len(), s.A, s.Log.At(s.Log.Len() - 1), 0, 0}
+	numbers := []int64{0, s.Log.Len(), s.A, s.Log.At(s.Log.Len() - 1), 0, 0, l.Events}
 	for i := range s.Log.Len() {
 		numbers = append(numbers, s.Log.At(i))
 	}

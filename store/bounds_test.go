@@ -88,8 +88,8 @@ func TestMemoryKeepsAllOfAState(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[algorithms.State]()) {
 		fields = append(fields, f.Name)
 	}
-	if got := strings.Join(fields, " "); got != "A B C Log" {
-		t.Errorf("a State has the fields %s, and a budget keeps A B C Log", got)
+	if got := strings.Join(fields, " "); got != "A B C D Log" {
+		t.Errorf("a State has the fields %s, and a budget keeps A B C D Log", got)
 	}
 }
 

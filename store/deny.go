@@ -69,9 +69,9 @@ type denySet struct {
 
 // denyRule is a limit or a ban of a request, which can deny the request.
 type denyRule struct {
-	key   keyhash.Hash
-	id    string
-	burst int64 // a factor makes limits of one ID that differ in burst
+	key           keyhash.Hash
+	id            string
+	events, burst int64 // limits of one ID can differ in them
 }
 
 // denial is a denial by a rule. Instants are times since the start of the cache.
@@ -134,7 +134,7 @@ func (c *DenyCache) ruleOf(r *ZoneRequest, i int) denyRule {
 	if r.Ban != nil {
 		return denyRule{key: c.hashes.Sum(r.Key), id: r.Ban.ID}
 	}
-	return denyRule{c.hashes.Sum(r.Key), r.Limits[i].ID, r.Limits[i].Burst}
+	return denyRule{c.hashes.Sum(r.Key), r.Limits[i].ID, r.Limits[i].Events, r.Limits[i].Burst}
 }
 
 // changes reports whether a request changes something in the store unless its rule with index i is known to deny it:

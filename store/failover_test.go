@@ -52,32 +52,38 @@ func TestFailover(t *testing.T) {
 	charged := inFlight(remaining(5), 1, false)
 	f.fail(errGone)
 	local := inFlight(remaining(1), 2, true)
-	inFlight(remaining(0), 3, true)
-	if o := takeOne()[0].Outcome; o.Verdict != store.Denied || o.Decisions[0].Allowed || o.Slots.Free || !o.Local {
-		t.Errorf("allowed past the share: %+v", o)
+	second := inFlight(remaining(0), 3, true)
+	denied := func(what string) {
+		t.Helper()
+		if o := takeOne()[0].Outcome; o.Verdict != store.Denied || o.Decisions[0].Allowed || !o.Local {
+			t.Errorf("%s: %+v", what, o)
+		}
 	}
-	s.Correct([]store.Correction{{Request: &local[0], Charge: 10}}, func(err error) { t.Error(err) }) // there is no room
+	denied("past the share")
+	s.Correct([]store.Correction{{Request: &local[0], Charge: 1}}, func(err error) { t.Error(err) }) // a debt of this process
 	back(local)
-	inFlight(remaining(0), 3, true)
+	denied("with a debt")
+	back(second)
+	inFlight(remaining(0), 2, true)
 	f.fail(nil)
-	inFlight(remaining(4), 4, false)
+	inFlight(remaining(4), 3, false)
 	back(charged)
-	inFlight(remaining(4), 4, false)
-	if len(failures) != 4 {
-		t.Errorf("%d failures reported, want 4", len(failures))
+	inFlight(remaining(4), 3, false)
+	if len(failures) != 5 {
+		t.Errorf("%d failures reported, want 5", len(failures))
 	}
 	peek := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Peek: true, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
 	if allowed, failure, err := s.Peek(t.Context(), peek); !allowed || failure != nil || err != nil || peek[0].Outcome.Decisions[0].Remaining != 4 {
 		t.Errorf("a peek: %v, %v, %v, %+v", allowed, failure, err, peek[0].Outcome)
 	}
-	inFlight(peek, 4, false)
+	inFlight(peek, 3, false)
 	f.fail(errGone)
 	if allowed, failure, err := s.Peek(t.Context(), peek); allowed || failure != errGone || err != nil || peek[0].Outcome.Decisions[0].Remaining != 0 {
 		t.Errorf("a peek in an outage: %v, %v, %v, %+v", allowed, failure, err, peek[0].Outcome)
 	}
-	inFlight(peek, 4, true)
-	if len(failures) != 4 {
-		t.Errorf("%d failures reported after a peek, want 4", len(failures))
+	inFlight(peek, 3, true)
+	if len(failures) != 5 {
+		t.Errorf("%d failures reported after a peek, want 5", len(failures))
 	}
 	for _, err := range []error{&store.OverriddenError{}, &store.Error{Reason: store.ReasonBusy, Err: errGone}} {
 		f.fail(err)
@@ -88,7 +94,7 @@ func TestFailover(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f.fail(context.Canceled)
-	if _, err := s.Take(ctx, charged); !errors.Is(err, context.Canceled) || len(failures) != 4 {
+	if _, err := s.Take(ctx, charged); !errors.Is(err, context.Canceled) || len(failures) != 5 {
 		t.Errorf("a caller that has left: %v, %d failures", err, len(failures))
 	}
 }

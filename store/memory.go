@@ -184,8 +184,8 @@ func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (repor
 		if c.Refund > 0 {
 			tx.refund(i, c.Request, c.Refund)
 		}
-		if mode, charges := c.ChargeMode(); charges {
-			tx.charge(i, c.Request, mode, c.Charge)
+		if c.Charges() {
+			tx.charge(i, c.Request, c.Charge)
 			if report := c.Charged; report != nil {
 				decisions := slices.Clone(tx.charged[0].Outcome.Decisions)
 				reports = append(reports, func() { report(decisions) })

@@ -34,11 +34,11 @@ type place struct{ index, zoneNumber uint32 }
 
 // budget is an [algorithms.State] without its log, and its expiry.
 type budget struct {
-	a, b, c int64
-	expires algorithms.Micros
+	a, b, c, d int64
+	expires    algorithms.Micros
 }
 
-// slabPart is the number of budgets that are allocated together: 1 kB.
+// slabPart is the number of budgets that are allocated together: 1.25 kB.
 const slabPart = 32
 
 // stored is a copy of a budget in a shard. The zero stored is an untouched budget.
@@ -98,7 +98,7 @@ func (s *shard) loadLocked(name keyhash.Hash) stored {
 		return stored{}
 	}
 	b := s.budgetAt(p.index)
-	state := algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.index]}
+	state := algorithms.State{A: b.a, B: b.b, C: b.c, D: b.d, Log: s.logs[p.index]}
 	label := s.banLabels[name]
 	return stored{
 		exists: true, index: p.index, zoneNumber: p.zoneNumber, state: state, label: label, expires: b.expires,
@@ -112,7 +112,7 @@ func (s *shard) saveLocked(name keyhash.Hash, c *stored) {
 		c.exists, c.index = true, s.allocateLocked()
 		s.places[name] = place{c.index, c.zoneNumber}
 	}
-	*s.budgetAt(c.index) = budget{c.state.A, c.state.B, c.state.C, c.expires}
+	*s.budgetAt(c.index) = budget{c.state.A, c.state.B, c.state.C, c.state.D, c.expires}
 	s.setLogLocked(c.index, c.state.Log)
 	if c.label != nil {
 		if s.banLabels == nil {

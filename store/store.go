@@ -27,6 +27,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -73,17 +74,32 @@ type Override struct {
 
 // formatVersion is part of the IDs of limits and slots. Change it when stored values change their
 // meaning, so that old and new instances never read each other's state.
-const formatVersion = "3"
+const formatVersion = "4"
 
-// NewLimit returns a limit of a zone, with its ID. Limits of one zone that differ in variant, which
-// may be empty, have separate budgets.
-func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
-	hash := l.Fingerprint()
-	if variant != "" { // a part of the hash, so that IDs don't grow
-		sum := sha256.Sum256([]byte(hash + " " + variant))
-		hash = base64.RawURLEncoding.EncodeToString(sum[:8])
+// NewLimits returns the limits of a zone, with their IDs. The ID of a limit depends on its fingerprint, and on its place among
+// the limits with this fingerprint. So limits with other events or another burst keep the budgets. Limits of one zone
+// that differ in variant, which may be empty, have separate budgets.
+func NewLimits(zone, variant string, limits []*algorithms.Limit) []Limit {
+	named := make([]Limit, len(limits))
+	for i, l := range limits {
+		hash, place := l.Fingerprint(), 0
+		for _, before := range limits[:i] {
+			if before.Fingerprint() == hash {
+				place++
+			}
+		}
+		if variant != "" || place > 0 { // a part of the hash, so that IDs don't grow
+			sum := sha256.Sum256(fmt.Append(nil, hash, " ", place, " ", variant))
+			hash = base64.RawURLEncoding.EncodeToString(sum[:8])
+		}
+		named[i] = Limit{Limit: l, ID: idOf(zone, formatVersion+hash, "")}
 	}
-	return Limit{Limit: l, ID: idOf(zone, formatVersion+hash, "")}
+	return named
+}
+
+// NewLimit returns the only limit of a zone, with its ID: see [NewLimits].
+func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
+	return NewLimits(zone, variant, []*algorithms.Limit{l})[0]
 }
 
 // SlotsID returns the ID of the slots of a zone. Each variant has separate slots. A variant can be
@@ -226,24 +242,18 @@ type Correction struct {
 	// Refund is the number of events to give back to each limit, at most as many as the limit
 	// was charged; see [algorithms.Refund].
 	Refund int64
-	// Charge is the number of events to charge to each limit in addition. A limit with less
-	// room is charged only the rest, as in mode [algorithms.Force]. This charge can't be given
-	// back.
+	// Charge is the number of events to charge to each limit in addition, in mode [algorithms.Settle]. This charge can't be
+	// given back.
 	Charge int64
-	// Charged, if not nil, makes Charge a request in mode [algorithms.Claim], also if Charge is 0. It is called with
+	// Charged, if not nil, makes Charge a request also if it is 0. It is called with
 	// the decisions, one for each limit, when the correction is made.
 	Charged func([]algorithms.Decision)
 	// Leave gives back the slot that the request took, if any, because the request has ended.
 	Leave bool
 }
 
-// ChargeMode returns the mode of Charge. charges reports whether the correction has such a request at all.
-func (c *Correction) ChargeMode() (mode algorithms.Mode, charges bool) {
-	if c.Charged != nil {
-		return algorithms.Claim, true
-	}
-	return algorithms.Force, c.Charge > 0
-}
+// Charges reports whether the correction charges anything, or must be told the decisions.
+func (c *Correction) Charges() bool { return c.Charge > 0 || c.Charged != nil }
 
 // FullRefunds returns corrections that give back all charges and slots of requests.
 func FullRefunds(requests []ZoneRequest) []Correction {

@@ -253,12 +253,12 @@ func (tx *transaction) refund(request int, r *ZoneRequest, n int64) {
 	}
 }
 
-// charge charges n events to each limit of a request, as far as there is room.
-func (tx *transaction) charge(request int, r *ZoneRequest, mode algorithms.Mode, n int64) {
+// charge charges n events to each limit of a request in mode Settle.
+func (tx *transaction) charge(request int, r *ZoneRequest, n int64) {
 	tx.clearItems()
 	c := &tx.charged[0]
 	*c = ZoneRequest{
-		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: mode, Cost: n,
+		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: algorithms.Settle, Cost: n,
 		Outcome: Outcome{Decisions: c.Outcome.Decisions},
 	}
 	tx.decide(request, tx.charged[:])

@@ -117,12 +117,9 @@ func (l *LimitSets) SetsWithoutOverrides() []NamedSet {
 func (set *LimitSet) NameBudgets(zone string, keys []keys.Template) {
 	set.Budgets = nil
 	for i := range keys {
-		var b Budgets
-		for n, l := range set.Limits {
-			b.Limits = append(b.Limits, store.NewLimit(zone, keys[i].Identity(), l))
-			if set.Shares != nil {
-				b.Limits[n].Share = set.Shares[n]
-			}
+		b := Budgets{Limits: store.NewLimits(zone, keys[i].Identity(), set.Limits)}
+		for n, share := range set.Shares {
+			b.Limits[n].Share = share
 		}
 		if set.Slots != nil {
 			b.Slots = &store.Slots{ID: store.SlotsID(zone, VariantOf(i)), Limit: set.Slots.Limit, Share: set.Slots.Share}

@@ -63,7 +63,7 @@ func TestOverrideThatChangesAllTheTime(t *testing.T) {
 		d := state.(*State).Requests[0].Outcome.Decisions[0]
 		charged += d.Charged
 		limit := state.(*State).Requests[0].Limits[0]
-		if most := int64(1000 + budgets.looks); limit.Events < 1000+int64(before) || limit.Events > most || d.Remaining != limit.Events-1 {
+		if most := int64(1000 + budgets.looks); limit.Events < 1000+int64(before) || limit.Events > most || d.Remaining != limit.Events-charged {
 			t.Errorf("after %d looks, %d events of %d remain", budgets.looks, d.Remaining, limit.Events)
 		}
 		if looks := budgets.looks - before; looks != maxAttempts {

@@ -77,9 +77,6 @@ func (r *replay) compareStored(client *redis.Client) {
 			return
 		}
 		want, expires := v.encode()
-		if v.limit != nil || v.ban != nil { // some algorithms store two numbers
-			got = append(got, make([]byte, max(len(want)-len(got), 0))...)
-		}
 		r.States++
 		switch {
 		case errors.Is(err, redis.Nil):
@@ -114,8 +111,13 @@ func (v *value) encode() (stored []byte, expires algorithms.Micros) {
 	if v.state == (algorithms.State{}) {
 		return nil, 0
 	}
-	for _, n := range []int64{v.state.A, v.state.B, v.state.C} {
-		stored = binary.LittleEndian.AppendUint64(stored, uint64(n))
+	return PackState(v.state), expires
+}
+
+// PackState returns the state of a budget or a ban as [algorithms.ParseState] reads it.
+func PackState(s algorithms.State) (stored []byte) {
+	for _, n := range []int64{s.A, s.B, s.C, s.D} {
+		stored = append(stored, binary.LittleEndian.AppendUint64(nil, uint64(n))[:7]...)
 	}
-	return stored, expires
+	return stored
 }

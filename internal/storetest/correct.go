@@ -33,7 +33,7 @@ func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Zon
 func testRefund(t *testing.T, s Store) {
 	for i, q := range Quotas(5, minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
-			r := append(newRequest("z", "a", 3, Limit(t, "z", q)), newRequest("y", "b", 2, Limit(t, "y", q), Limit(t, "y", Quotas(4, minute)[i]))...)
+			r := append(newRequest("z", "a", 3, Limit(t, "z", q)), newRequest("y", "b", 2, Limits(t, "y", q, Quotas(4, minute)[i])...)...)
 			remaining := func() (n []int64) {
 				peek := append(newRequest("z", "a", 0, r[0].Limits...), newRequest("y", "b", 0, r[1].Limits...)...)
 				takeAt(t, s, start, peek)
@@ -100,10 +100,10 @@ func checkRemaining(t *testing.T, got []int64, want ...int64) {
 	}
 }
 
-// testCharge charges events in addition. Each limit is charged as far as it has room.
+// testCharge charges events in addition, also more than there is room for.
 func testCharge(t *testing.T, s Store) {
 	for i, q := range Quotas(6, 1000*minute) {
-		limits := []store.Limit{Limit(t, "z", q), Limit(t, "z", Quotas(4, 1000*minute)[i])}
+		limits := Limits(t, "z", q, Quotas(4, 1000*minute)[i])
 		if limits[0].Algorithm().BinaryOnly {
 			continue
 		}
@@ -129,9 +129,9 @@ func testCharge(t *testing.T, s Store) {
 					t.Errorf("the charge made %+v of %+v", after, before)
 				}
 				correctAt(t, s, start, store.Correction{Request: &r[0], Refund: 1})
-				left := []int64{1, 1}
-				if q.Period != "" { // more was charged than there was room for
-					left = []int64{0, 0}
+				left := []int64{0, 0} // more was charged than there was room for
+				if limits[0].Algorithm().IsLog() { // which holds no more than its events
+					left = []int64{1, 1}
 				}
 				checkRemaining(t, remainingAt(t, s, start, "z", key, limits...), left...)
 				if other := newSlotsRequest("z", key, 2); !takeAt(t, s, start, other) || other[0].Outcome.Slots.InFlight != 2 {
@@ -212,16 +212,16 @@ func testCorrectSeveral(t *testing.T, s Store) {
 			correctAt(t, s, start,
 				store.Correction{Request: &all[0], Refund: 2, Leave: true}, // the next correction charges these events
 				store.Correction{Request: &all[3], Charge: 2},
-				store.Correction{Request: &all[1], Charge: 2}, // nothing is left
+				store.Correction{Request: &all[1], Charge: 2}, // nothing is left, so it is a debt
 				store.Correction{Request: &all[4], Refund: 2},
 				store.Correction{Request: &all[2]},
 				store.Correction{Request: &all[5], Refund: 2, Leave: true},
 				store.Correction{Request: &all[5], Charge: 1},
 				store.Correction{Request: &all[2], Leave: true},
 			)
-			inFlight, left := []int64{1, 2, 0}, []int64{0, 2, 1}
-			if q.Period != "" { // the charge that has no room is a debt until the period ends
-				left[1] = 0
+			inFlight, left := []int64{1, 2, 0}, []int64{0, 0, 1}
+			if limit.Algorithm().IsLog() { // which holds no more than its events
+				left[1] = 2
 			}
 			for i, want := range left {
 				key := fmt.Sprint(q.Algorithm, i)

@@ -253,17 +253,34 @@ func testCostAboveBurst(t *testing.T, s Store) {
 	}
 }
 
+// testChangedLimit raises a limit, and lowers it. What was used stays used, for as long as the window that it was used in. To the lower limit
+// its budget is full, and it owes nothing. A denial by the lower limit changes nothing.
 func testChangedLimit(t *testing.T, s Store) {
-	for i, q := range Quotas(1, minute) {
-		before := newRequest("z", "k", 1, Limit(t, "z", q))
-		takeAt(t, s, start, before)
-		r := newRequest("z", "k", 1, Limit(t, "z", Quotas(2, minute)[i]))
-		if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != 1 {
-			t.Errorf("%s: the changed limit did not start untouched: %+v", q.Algorithm, r[0].Outcome.Decisions)
+	lower, higher := Quotas(3, minute), Quotas(30, minute)
+	for i, q := range Quotas(10, minute) {
+		take := func(now algorithms.Micros, q algorithms.Quota, cost, remaining int64) {
+			t.Helper()
+			r := newRequest("z", "k", cost, Limit(t, "z", q))
+			if allowed := takeAt(t, s, now, r); allowed != (cost <= 10) || r[0].Outcome.Decisions[0].Remaining != remaining {
+				t.Errorf("%v: %v, %+v, want %d remaining", r[0].Limits[0], allowed, r[0].Outcome.Decisions, remaining)
+			}
 		}
-		if takeAt(t, s, start, before) {
-			t.Errorf("%s: the unchanged limit forgot its charge", q.Algorithm)
+		if q.Algorithm == "smooth" { // which saves up one event less, and admits any cost
+			continue
 		}
+		take(start, q, 6, 4)
+		take(start, higher[i], 1, 23)
+		take(start, lower[i], 0, 0)
+		take(start, lower[i], 11, 0)
+		take(start, q, 1, 2)
+		end := start + algorithms.Micros(minute)
+		switch q.Algorithm {
+		case "calendar":
+			end = start + 24*60*minute
+		case "sliding_window":
+			end += minute
+		}
+		take(end, lower[i], 0, 3)
 	}
 }
 

@@ -36,7 +36,7 @@ func Growths(t testing.TB) []Growth {
 	var all []Growth
 	add := func(name string, n int64, q algorithms.Quota) {
 		g := Growth{
-			Name: name, N: n, Limit: Limit(t, "z", q),
+			Name: name, N: n, Limit: Limit(t, fmt.Sprint(name, n), q),
 			First: start, Last: start + hour - hour/charges(n), Pace: hour / n,
 		}
 		if q.Algorithm == "sliding_log" {

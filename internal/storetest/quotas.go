@@ -58,14 +58,24 @@ func forEach(t *testing.T, quotas []algorithms.Quota, run func(t *testing.T, q a
 	}
 }
 
-// Limit returns a limit of a zone. An error ends the test.
+// Limit returns the only limit of a zone. An error ends the test.
 func Limit(t testing.TB, zone string, q algorithms.Quota) store.Limit {
 	t.Helper()
-	l, err := algorithms.NewLimit(q)
-	if err != nil {
-		t.Fatal(err)
+	return Limits(t, zone, q)[0]
+}
+
+// Limits returns the limits of a zone. An error ends the test.
+func Limits(t testing.TB, zone string, quotas ...algorithms.Quota) []store.Limit {
+	t.Helper()
+	var limits []*algorithms.Limit
+	for _, q := range quotas {
+		l, err := algorithms.NewLimit(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits = append(limits, l)
 	}
-	return store.NewLimit(zone, "", l)
+	return store.NewLimits(zone, "", limits)
 }
 
 // Quotas returns a quota of every algorithm. It grants events at once, and events per window. A calendar grants events

@@ -64,7 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"peek changes nothing", testPeek},
 		{"peeks at several keys", testPeekOfKeys},
 		{"cost above burst never passes", testCostAboveBurst},
-		{"a changed limit is a new budget", testChangedLimit},
+		{"a changed limit keeps what was used", testChangedLimit},
 		{"keys are kept apart", testKeys},
 		{"strange keys", testStrangeKeys},
 		{"decisions reuse their memory", testDecisionsMemory},

@@ -104,11 +104,11 @@ func (m *Message) Take(requests []store.ZoneRequest) {
 	m.endOperation(done)
 }
 
-// Charge appends an operation that charges n events to the limits of a request in a mode: Force or Claim.
-func (m *Message) Charge(r *store.ZoneRequest, mode algorithms.Mode, n int64) {
+// Charge appends an operation that charges n events to the limits of a request in mode Settle.
+func (m *Message) Charge(r *store.ZoneRequest, n int64) {
 	done := m.beginOperation(kindTake, 0, 1)
 	limits := store.ZoneRequest{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
-	m.appendZone(&limits, mode, n, 0)
+	m.appendZone(&limits, algorithms.Settle, n, 0)
 	m.endOperation(done)
 }
 

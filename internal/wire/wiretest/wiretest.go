@@ -29,7 +29,7 @@ type Operation struct {
 	Set    *Set
 }
 
-// Take is a take, or a charge: a take in mode [algorithms.Force] or [algorithms.Claim].
+// Take is a take, or a charge: a take in mode [algorithms.Force] or [algorithms.Settle].
 type Take struct {
 	// Overrides are the expected overrides. The message does not name their zones.
 	Overrides []Override
@@ -318,7 +318,7 @@ func (r *reader) take(overrides, zones int) *Take {
 	}
 	for i := range t.Zones {
 		z := &t.Zones[i]
-		z.Mode = algorithms.Mode(r.byteUpTo(uint32(algorithms.Claim)))
+		z.Mode = algorithms.Mode(r.byteUpTo(uint32(algorithms.Settle)))
 		kind := r.byteUpTo(3)
 		z.Shadow, z.Peek = kind&1 > 0, kind&2 > 0
 		z.Budgets = make([]Budget, r.uint(2))

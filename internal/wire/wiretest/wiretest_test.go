@@ -81,11 +81,11 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 	case 2:
 		q := request()
 		q.Mode, q.Shadow, q.MaxWait, q.Slots = algorithms.Nary, true, 5, &store.Slots{ID: "z:c", Limit: 1} // which a charge has no use for
-		take := &Take{Overrides: []Override{}, Zones: []Zone{{Mode: algorithms.Claim, Cost: 3, Budgets: []Budget{}}}}
+		take := &Take{Overrides: []Override{}, Zones: []Zone{{Mode: algorithms.Settle, Cost: 3, Budgets: []Budget{}}}}
 		for _, l := range q.Limits {
 			take.Zones[0].Budgets = append(take.Zones[0].Budgets, budget(&q, l))
 		}
-		m.Charge(&q, algorithms.Claim, 3)
+		m.Charge(&q, 3)
 		return Operation{Take: take}
 	}
 	take, requests := &Take{Overrides: []Override{}, Zones: []Zone{}}, []store.ZoneRequest(nil)

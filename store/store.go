@@ -72,7 +72,7 @@ type Override struct {
 	Text string
 }
 
-// formatVersion is part of the IDs of limits and slots. Change it when stored values change their
+// formatVersion is part of the IDs of limits, slots and bans. Change it when stored values change their
 // meaning, so that old and new instances never read each other's state.
 const formatVersion = "4"
 
@@ -107,9 +107,8 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 func SlotsID(zone, variant string) string { return idOf(zone, formatVersion+"c", variant) }
 
 // BanID returns the ID of the ban of a zone. Each variant has a separate ban. A variant can be
-// empty. The ID has no format version, because no upgrade may free the banned. So a new version must
-// read the bans of the one before.
-func BanID(zone, variant string) string { return idOf(zone, "b", variant) }
+// empty.
+func BanID(zone, variant string) string { return idOf(zone, formatVersion+"b", variant) }
 
 // OverrideID returns the ID of the run-time overrides of a zone.
 func OverrideID(zone string) string { return idOf(zone, "o", "") }

@@ -1,12 +1,12 @@
 package e2e
 
 import (
-	"encoding/binary"
 	"fmt"
 	"reflect"
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -158,8 +158,8 @@ func TestAdminSeveralHandlers(t *testing.T) {
 		c.Get(t, "/b?key=k").Want(t, 429)
 	}
 	c.Operate(t, 204, "PUT", banPath("k"), `{"duration":"1ms"}`)
-	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans, and marks those by operators
-	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 64+1 {
+	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:4b").Result()
+	if ban, ok := algorithms.ParseState(state); err != nil || !ok || ban.C != 64+1 { // counts bans, and marks those by operators
 		t.Errorf("%q %v", state, err)
 	}
 }

@@ -208,8 +208,8 @@ type Settle struct {
 	// The true cost of the request, in the same form as cost of the zone. It is usually
 	// {http.response.header.*}, which can also be a trailer, or a value of the response's body:
 	// {http.rate_limit.response.json.*}, {http.rate_limit.response.bytes} or
-	// {http.rate_limit.response.seconds}. If the true cost is higher than the charge, the difference
-	// is charged as far as there is room. If it is lower, the difference is given back. Without a
+	// {http.rate_limit.response.seconds}. If the true cost is higher than the charge, all of the difference
+	// is charged, even if less is left. If it is lower, the difference is given back. Without a
 	// number the charge stays. A max bounds what one response can be charged, as in
 	// "{http.response.header.X-Tokens} max 5000" (default: the charge).
 	Cost Number `json:"cost,omitempty"`

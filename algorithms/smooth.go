@@ -196,7 +196,7 @@ func smoothSave(l *Limit, s *State, now Micros, used int64, nextFree, eff Micros
 }
 
 // smoothRefill returns how much is still used, and the next free instant (now, if it has passed).
-// eff is the later of now and the last charge. dirty is as of tokenBucketRefill.
+// eff is the later of now and the last charge. dirty is as of bucketRefill.
 func smoothRefill(l *Limit, used int64, nextFree, lastCharge, now Micros) (usedNow int64, nextFreeNow, eff Micros, dirty int64) {
 	window, refillRate, withheld := l.window, l.smooth.refillRate, l.withheld
 	if nextFree == 0 && withheld > 0 {

@@ -18,8 +18,8 @@ type Change struct {
 	BanFor algorithms.Micros
 	// Override, if not nil, is the text of the key's new override. The empty text removes the
 	// override. The override lasts for OverrideFor; 0 stands for ever. To a store, the text has
-	// no meaning. Budgets don't change, so a limit that is part of the old and the new override
-	// keeps its charges.
+	// no meaning. Budgets don't change, so charges count for the limits of both
+	// overrides that have the same IDs.
 	Override    *string
 	OverrideFor algorithms.Micros
 }

@@ -211,7 +211,8 @@ var mistakes = []mistake{
 	},
 	{
 		"a true cost that does not fit is not counted", "algorithms/operations.lua",
-		"        charge = l.algorithm.is_calendar and cost or min(cost, check.fits)\n", "        charge = min(cost, check.fits)\n",
+		"(l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, check.fits) or cost\n",
+		"min(cost, check.fits)\n",
 	},
 	// Operators.
 	{

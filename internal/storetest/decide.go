@@ -44,12 +44,11 @@ func testDecides(t *testing.T, s Store) {
 func testAllOrNone(t *testing.T, s Store) {
 	for i, q := range Quotas(10, minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
-			wide := Limit(t, "wide", q)
 			few := Quotas(2, minute)[i]
-			narrow, second := Limit(t, "narrow", few), Limit(t, "wide", few)
+			wide, narrow := Limits(t, "wide", q, few), Limit(t, "narrow", few)
 			// Three limits: two of one zone and key, one of another zone and key.
 			r := []store.ZoneRequest{
-				{Zone: "wide", Key: "a", Cost: 1, Limits: []store.Limit{wide, second}},
+				{Zone: "wide", Key: "a", Cost: 1, Limits: wide},
 				{Zone: "narrow", Key: "b", Cost: 1, Limits: []store.Limit{narrow}},
 			}
 			takeAt(t, s, start, r)
@@ -67,7 +66,7 @@ func testAllOrNone(t *testing.T, s Store) {
 					t.Errorf("limit %d had room and should not be charged, with %d remaining: %+v", i, want, d)
 				}
 			}
-			peek := newRequest("wide", "a", 0, wide, second)
+			peek := newRequest("wide", "a", 0, wide...)
 			takeAt(t, s, start, peek)
 			if got := peek[0].Outcome.Decisions; got[0].Remaining != 9 || got[1].Remaining != 1 {
 				t.Errorf("a denied request was charged: %+v", got)
@@ -82,7 +81,7 @@ func testShadow(t *testing.T, s Store) {
 			// Two shadows, one of them with two limits, and an ordinary zone.
 			few, fewer, many := q, Quotas(1, minute)[i], Quotas(3, minute)[i]
 			r := []store.ZoneRequest{
-				{Zone: "s1", Key: "a", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s1", many), Limit(t, "s1", fewer)}},
+				{Zone: "s1", Key: "a", Cost: 1, Shadow: true, Limits: Limits(t, "s1", many, fewer)},
 				{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{Limit(t, "z", many)}},
 				{Zone: "s2", Key: "b", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s2", few)}},
 			}

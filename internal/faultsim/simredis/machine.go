@@ -187,7 +187,7 @@ func (m *machine) call(l *lua.LState, raises bool) int {
 	return 1
 }
 
-// field is a field of a format of struct.pack: d, B, I2, I4, i8, c16 or c0.
+// field is a field of a format of struct.pack: d, B, I2, I4, I7, i8, c16 or c0.
 type field struct {
 	kind byte
 	size int

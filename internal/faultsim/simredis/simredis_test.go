@@ -124,8 +124,8 @@ func TestPacksLikeRedis(t *testing.T) {
 	runInBoth := startBoth(t)
 	for _, expression := range []string{
 		"struct.pack('<dddB', 1.5, -3, 2^52, 255)", "struct.pack('<I4c0', 5, 'hello')", "struct.pack('<i8i8', -1, 4503599627370495)",
-		"struct.pack('<c16i8i8', '0123456789abcdef', 3, 9)", "struct.pack('<BI2I4I2', 7, 65535, 4294967295, 1)",
-		"{struct.unpack('<BI2I4', '\\1\\255\\255\\255\\255\\255\\255')}", "{struct.unpack('<I4c0', '\\3\\0\\0\\0abcdef')}",
+		"struct.pack('<c16i8i8', '0123456789abcdef', 3, 9)", "struct.pack('<BI2I4I7I7', 7, 65535, 4294967295, 2^53, 0)",
+		"{struct.unpack('<I7I2I4', '\\1\\255\\255\\0\\0\\0\\32\\255\\255\\255\\255\\255\\255')}", "{struct.unpack('<I4c0', '\\3\\0\\0\\0abcdef')}",
 		"{struct.unpack('<i8', '\\255\\255\\255\\255\\255\\255\\255\\255')}", "{struct.unpack('<d', 'xx' .. struct.pack('<d', 77), 3)}",
 		"{string.byte('abc', 1, 3)}", "{pcall(struct.unpack, '<d', 'short') and 1 or 0}",
 	} {

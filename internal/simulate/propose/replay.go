@@ -86,6 +86,6 @@ func (r *limitReplay) correct() {
 		}
 	}
 	if s.further > 0 {
-		r.take(at, algorithms.Force, s.further, 0)
+		r.take(at, algorithms.Settle, s.further, 0)
 	}
 }

@@ -144,12 +144,19 @@ func distinctLimits(sets []limiter.NamedSet, alternative int) (limits []store.Li
 			continue
 		}
 		for _, l := range set.Budgets[alternative].Limits {
-			if !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
+			if indexOfLimit(limits, l) < 0 {
 				limits = append(limits, l)
 			}
 		}
 	}
 	return limits
+}
+
+// indexOfLimit returns the index of a limit, or -1. Limits that share a budget can differ in events and burst.
+func indexOfLimit(limits []store.Limit, l store.Limit) int {
+	return slices.IndexFunc(limits, func(other store.Limit) bool {
+		return other.ID == l.ID && other.Events == l.Events && other.Burst == l.Burst
+	})
 }
 
 // bansFor returns the bans of a key with these limits, one for each alternative; nil if the zone
@@ -175,7 +182,7 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 	b := adminapi.Budgets{Alternative: z.AlternativeText(alternative), Limits: []adminapi.Limit{}}
 	for _, set := range sets {
 		for _, l := range distinctLimits([]limiter.NamedSet{set}, alternative) {
-			j := slices.IndexFunc(r.Limits, func(other store.Limit) bool { return other.ID == l.ID })
+			j := indexOfLimit(r.Limits, l)
 			view := newLimitView(r.GrantedLimit(j), r.Outcome.Decisions[j])
 			if set.Option == "plan" {
 				view.Plan = &set.Value

@@ -59,21 +59,21 @@ func TestAdminKey(t *testing.T) {
 			}
 		}
 
-		c.Get(t, "/?key=k&plan=pro").Want(t, 200)
-		for range 3 {
+		c.Get(t, "/?key=k&plan=pro").Want(t, 200) // of one budget
+		for range 2 {
 			c.Get(t, "/?key=k").Want(t, 200)
 		}
 		var v adminapi.Key
 		for range 3 { // it charges nothing
 			v = seenKey(t, c, "k")
 			wantRemaining(t, v, append(limitsLeft(fresh)[:4],
-				"2 token_bucket 1 1h 3: 0", "2 fixed_window 100 1h: 96", "2 pro token_bucket 1 1h 5: 4", "2 pro fixed_window 100 1h: 96")...)
+				"2 token_bucket 1 1h 3: 0", "2 fixed_window 100 1h: 97", "2 pro token_bucket 1 1h 5: 2", "2 pro fixed_window 100 1h: 97")...)
 		}
 		b := v.Budgets[1]
 		wantSpan(t, "retry after", *b.Limits[0].RetryAfter, 3600)
 		wantSpan(t, "reset after", b.Limits[0].ResetAfter, 3*3600)
 		wantSpan(t, "reset after", b.Limits[1].ResetAfter, 3600)
-		wantSpan(t, "reset after", b.Limits[2].ResetAfter, 3600)
+		wantSpan(t, "reset after", b.Limits[2].ResetAfter, 3*3600)
 		if *b.Limits[1].RetryAfter != 0 {
 			t.Errorf("%+v", b.Limits[1])
 		}

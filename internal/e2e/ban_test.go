@@ -63,17 +63,17 @@ func TestBan(t *testing.T) {
 		c.WaitForLog(t, `"msg":"rate limit exceeded","zone":"api","wait":3`)
 		c.WaitForLog(t, `"name":"rate_limit_exceeded"`)
 
-		// Another limit is a new budget, and frees nobody. Another ban frees nobody, too.
+		// Another limit keeps the budget, and frees nobody. Another ban frees nobody, too.
 		c.Reload(t, banSite("fixed_window 3 10m\n ban 10m after 9", use))
 		r = caddytest.EventuallySees(t, "the store is asked again", func() caddytest.Response { return get("a") }, func(r caddytest.Response) bool {
 			r.Want(t, 429)
 			return r.Field("RateLimit") != "" || use == "" // a denial that is remembered puts it off by a second
 		})
-		r.Want(t, 429, "RateLimit", `"api";r=3`) // to which nothing is charged
+		r.Want(t, 429, "RateLimit", `"api";r=1`) // to which nothing is charged
 		r.WantWait(t, 3600)
-		get("b").Want(t, 200, "RateLimit", `"api";r=2;t=600`)
+		get("b").Want(t, 200, "RateLimit", `"api";r=1;t=600`)
 		c.Reload(t, banSite("fixed_window 3 10m", use))
-		get("a").Want(t, 200, "RateLimit", `"api";r=2;t=600`)
+		get("a").Want(t, 200, "RateLimit", `"api";r=0;t=600`)
 	})
 }
 

@@ -56,9 +56,9 @@ func TestReloads(t *testing.T) {
 
 		c.Get(t, "/other").Want(t, 429) // by api; nothing is charged to other
 		c.Reload(t, zone("api", "fixed_window 4 1h"))
-		c.Get(t, "/other").Want(t, 200, "RateLimit", `"api";r=3;t=3600, "other";r=1;t=1800`) // a changed limit starts fresh
+		c.Get(t, "/other").Want(t, 200, "RateLimit", `"api";r=0;t=3600, "other";r=1;t=1800`) // a changed limit goes on
 		c.Reload(t, zone("renamed", "fixed_window 4 1h"))
-		c.Get(t, "/other").Want(t, 200, "RateLimit", `"other";r=0;t=1800, "renamed";r=3;t=3600`) // a renamed zone, too; the other goes on
+		c.Get(t, "/other").Want(t, 200, "RateLimit", `"other";r=0;t=1800, "renamed";r=3;t=3600`) // a renamed zone starts fresh
 		c.Reload(t, config)
 		c.Get(t, "/").Want(t, 429) // what was left as it was before is as it was before
 	})
@@ -140,17 +140,17 @@ func TestPlainZonesKeepTheirBudgets(t *testing.T) {
 		c.WaitForLog(t, "a zone is defined twice with different settings")
 		left("/a", 3)
 		left("/key", 4)
-		left("/limit", 5)
+		left("/limit", 3) // of 6, in the budget of /a
 		left("/prefix", 4)
 		c.Reload(t, config(prefix, limit, key, a))
-		left("/a", 2)
+		left("/a", 1)
 		left("/key", 3)
-		left("/limit", 4)
+		left("/limit", 1)
 		left("/prefix", 3)
-		c.Reload(t, config(zone("/a", "static", 5, "match method GET")))
+		c.Reload(t, config(zone("/a", "static", 7, "match method GET")))
 		left("/a", 1)
 		// It also doesn't matter that it can't have such others any more.
-		c.Reload(t, config(zone("/a", "{header.Other} static", 5, "status 403")))
+		c.Reload(t, config(zone("/a", "{header.Other} static", 7, "status 403")))
 		left("/a", 0)
 	})
 }

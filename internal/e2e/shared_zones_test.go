@@ -92,15 +92,15 @@ zone login {
 			t.Error(r.Text)
 		}
 		getOther(t, c, "/").Want(t, 200)
-		c.Get(t, "/login").Want(t, 200, "RateLimit", `"api";r=5;t=3600, "login";r=0;t=3600`)
+		c.Get(t, "/login").Want(t, 200, "RateLimit", `"api";r=0;t=3600, "login";r=0;t=3600`)
 		if r := patch(t, c, limits, `[{"@id":"limit","algorithm":"fixed_window","events":9,"window":"1h"}]`); r.StatusCode != 200 {
 			t.Error(r.Text)
 		}
-		if r := patch(t, c, "/id/limit/events", "8"); r.StatusCode != 200 {
+		if r := patch(t, c, "/id/limit/events", "10"); r.StatusCode != 200 {
 			t.Error(r.Text)
 		}
 		getOther(t, c, "/").Want(t, 200)
-		c.Get(t, "/").Want(t, 200, "RateLimit", `"api";r=6;t=3600`)
+		c.Get(t, "/").Want(t, 200, "RateLimit", `"api";r=1;t=3600`)
 		c.Get(t, "/login").Want(t, 429)
 	})
 }

@@ -1,6 +1,7 @@
 package faultsim
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
@@ -25,7 +27,8 @@ type operation struct {
 	instance int
 	zone     int           // the number of the zone
 	key      string        // of a ban or an override
-	events   int64         // of the limit of an override
+	events   int64         // of the limit of an override, or of a reload that changes the limit of the zone
+	burst    int64         // of such a reload; 0: as many as events
 	lasts    time.Duration // a ban or an override; 0: until it is removed
 
 	sent, ended time.Time
@@ -69,6 +72,9 @@ func (op *operation) String() string {
 	if op.events > 0 {
 		text += fmt.Sprintf(", %d events", op.events)
 	}
+	if op.burst > 0 {
+		text += fmt.Sprintf(", burst %d", op.burst)
+	}
 	if op.lasts > 0 {
 		text += fmt.Sprintf(" for %v", op.lasts)
 	}
@@ -86,8 +92,13 @@ func (z *zonePlan) overriddenBy(text string) *zonePlan {
 	if text == "" {
 		return z
 	}
+	return z.with(must(strconv.ParseInt(text, 10, 64)), 0)
+}
+
+// with returns the zone with another limit.
+func (z *zonePlan) with(events, burst int64) *zonePlan {
 	by := *z
-	by.quota.Events = must(strconv.ParseInt(text, 10, 64))
+	by.quota.Events, by.quota.Burst = events, burst
 	return &by
 }
 
@@ -121,14 +132,32 @@ func (s *scenario) drawOperations(r *rand.Rand) {
 		case bans:
 			op.lasts = span(r, 500*time.Millisecond, 8*time.Second).Truncate(time.Millisecond)
 		case overrides:
-			normal := s.zones[op.zone].quota.Events
-			if op.events = 1 + r.Int64N(2*normal); op.events == normal { // it would be the same budget
-				op.events++
-			}
+			op.events = 1 + r.Int64N(2*s.zones[op.zone].quota.Events)
 			op.lasts = pick(r, 0, span(r, 500*time.Millisecond, 10*time.Second).Truncate(time.Millisecond))
 		}
 		s.operated = append(s.operated, op)
 	}
+}
+
+// drawChanges lets operators change limits in half of the seeds. A reload changes a limit of one instance. So instances have
+// several versions of a configuration at the same time.
+func (s *scenario) drawChanges(r *rand.Rand) {
+	if r.IntN(2) == 0 {
+		return
+	}
+	for at := span(r, time.Second, 5*time.Second); at < s.length; at += span(r, 300*time.Millisecond, 5*time.Second) {
+		n := 1 + r.IntN(len(s.zones)-1)
+		q := s.zones[n].quota
+		if q.Algorithm == "" {
+			continue
+		}
+		op := &operation{kind: reloads, zone: n, at: at, instance: r.IntN(s.instances), events: pick(r, q.Events, 1+r.Int64N(2*q.Events))}
+		if a := must(algorithms.Lookup(q.Algorithm)); a.Burst && r.IntN(3) == 0 {
+			op.burst = 1 + r.Int64N(2*q.Events)
+		}
+		s.operated = append(s.operated, op)
+	}
+	slices.SortStableFunc(s.operated, func(a, b *operation) int { return cmp.Compare(a.at, b.at) })
 }
 
 // operate lets an operator do something.
@@ -151,9 +180,13 @@ func (w *world) operate(op *operation) {
 	case listsBans, listsOverrides:
 		op.listed, op.err = w.list(i, op)
 	case reloads:
-		l := w.load(i)
+		zones := slices.Clone(i.zones)
+		if op.events > 0 {
+			zones[op.zone] = zones[op.zone].with(op.events, op.burst)
+		}
+		l := w.load(i, zones)
 		w.mu.Lock()
-		i.limiter = l
+		i.limiter, i.zones = l, zones
 		w.mu.Unlock()
 	}
 	op.ended = time.Now()

@@ -308,10 +308,8 @@ func (o *oracle) checkZone(n int) {
 	for number := range o.scenario.keys {
 		key := keyName(number)
 		requests := o.requestsOf(n, key)
-		for _, b := range o.budgets(n, key, requests) {
-			if z.quota.Algorithm != "" {
-				o.checkBudget(n, b)
-			}
+		if z.quota.Algorithm != "" {
+			o.checkBudget(n, o.budgetOf(n, key, requests))
 		}
 		if z.slots > 0 {
 			if _, inFlight := o.peek(n, "", []string{key}); inFlight[key] != 0 {

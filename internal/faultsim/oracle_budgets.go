@@ -1,71 +1,82 @@
 package faultsim
 
 import (
+	"cmp"
 	"slices"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// budget is a budget of a key in a zone: that of the limit of the zone, or of an override.
+// budget is the budget of a key in a zone. All limits of the zone share it, also those of overrides.
 type budget struct {
-	*zonePlan        // with this limit
-	text      string // of the override; "" for none
-	key       string
-	requests  []*record        // which the limit may have decided
-	others    map[*record]bool // those of them that another limit may have decided
+	*zonePlan
+	key      string
+	requests []*record
+	limits   map[*record][]*zonePlan // the zone with each limit that may have decided a request
+	changes  bool                    // limits of the requests differ
+	windows  int64                   // in which the slowest limit refills
 }
 
-// isSure reports whether the limit of the budget has decided a request.
-func (b *budget) isSure(q *record) bool { return !b.others[q] }
+// burst is the largest number of events that the limit admits at once.
+func (z *zonePlan) burst() int64 { return cmp.Or(z.quota.Burst, z.quota.Events) }
 
-// budgets returns the budgets of a key in a zone.
-func (o *oracle) budgets(n int, key string, requests []*record) (all []*budget) {
-	z := o.scenario.zones[n]
+// budgetOf returns the budget of a key in a zone.
+func (o *oracle) budgetOf(n int, key string, requests []*record) *budget {
+	b := &budget{zonePlan: o.scenario.zones[n], key: key, requests: requests, limits: make(map[*record][]*zonePlan)}
 	operations := o.operations(n, key, overrides, endsOverride)
-	if len(operations) == 0 {
-		return []*budget{{zonePlan: z, key: key, requests: requests}}
-	}
-	byText := make(map[string]*budget)
 	for _, q := range requests {
-		texts := o.values(operations, q.glance())
-		for _, text := range texts {
-			b := byText[text]
-			if b == nil {
-				b = &budget{zonePlan: z.overriddenBy(text), text: text, key: key, others: make(map[*record]bool)}
-				byText[text] = b
-				all = append(all, b)
-			}
-			b.requests = append(b.requests, q)
-			if len(texts) > 1 {
-				b.others[q] = true
-			}
+		for _, text := range o.values(operations, q.glance()) {
+			z := q.limits[n].overriddenBy(text)
+			b.limits[q] = append(b.limits[q], z)
+			b.changes = b.changes || z.quota != b.quota
+			b.windows = max(b.windows, (z.burst()+z.quota.Events-1)/z.quota.Events)
 		}
 	}
-	return all
+	return b
 }
+
+// corrected is how long after a response its charges may be corrected.
+const corrected = 6 * time.Second
+
+// limitsIn returns the zone with the least and with the most that the limits admit that may have changed the budget in a span
+// of time.
+func (b *budget) limitsIn(from, to time.Time) (least, most *zonePlan) {
+	if !b.changes {
+		return b.zonePlan, b.zonePlan
+	}
+	var events, bursts []int64
+	for _, q := range b.requests {
+		if q.sent.After(to) || q.ended.Add(corrected).Before(from) {
+			continue
+		}
+		for _, z := range b.limits[q] {
+			events, bursts = append(events, z.quota.Events), append(bursts, z.burst())
+		}
+	}
+	return b.with(slices.Min(events), slices.Min(bursts)), b.with(slices.Max(events), slices.Max(bursts))
+}
+
+// uncounted is an override that shows all that is charged, because it is larger than any other limit.
+const uncounted = "1000"
 
 // checkBudget checks the charges of a budget.
 func (o *oracle) checkBudget(n int, b *budget) {
 	if b.isCounted() {
-		used, _ := o.peek(n, b.text, []string{b.key})
+		used, _ := o.peek(n, uncounted, []string{b.key})
 		o.checkCount(b, used[b.key])
 	}
-	var sure []*record
-	for _, q := range b.requests {
-		if b.isSure(q) {
-			sure = append(sure, q)
-		}
-	}
-	o.checkBound(b.zonePlan, b.key, sure)
+	o.checkBound(b)
 	o.checkLimitDenials(n, b)
 }
 
 // checkCount checks the sum of all charges to a budget that never refills.
 func (o *oracle) checkCount(b *budget, used int64) {
-	z, least, most, asked := b.zonePlan, int64(0), int64(0), int64(0)
+	z, least, most := b.zonePlan, int64(0), int64(0)
 	end := o.began.Add(o.virtual)
 	for _, q := range b.requests {
 		lost := o.count(q.sent, end, loses)
-		certain := o.isCertain(q) && b.isSure(q)
+		certain := o.isCertain(q)
 		switch {
 		case certain && q.passed.IsZero(), certain && z.isCalendar() && o.isYesterday(q):
 			continue
@@ -81,9 +92,8 @@ func (o *oracle) checkCount(b *budget, used int64) {
 			most += q.most(z)
 			least -= max(q.cost-q.fair(z), 0) // it gives back what Redis may have forgotten
 		}
-		asked += q.most(z)
 	}
-	if used > most || (z.isCalendar() || asked <= z.quota.Events) && used < max(least, 0) {
+	if used > most || used < max(least, 0) {
 		o.add("zone %s, key %s: %d events are charged in the end, want %d to %d", z.name, b.key, used, least, most)
 	}
 }
@@ -100,9 +110,9 @@ func (z *zonePlan) bound(span time.Duration) int64 {
 	case "sliding_log":
 		return n * (t/w + 1)
 	case "leaky_bucket":
-		return n + (t+w-1)/w*n
+		return z.burst() + (t+w-1)/w*n
 	default:
-		return n + t*n/w
+		return z.burst() + t*n/w
 	}
 }
 
@@ -114,10 +124,10 @@ func (z *zonePlan) delayedEvents() int64 {
 	return z.delay.Microseconds()*z.quota.Events/z.quota.Window + 1
 }
 
-// checkBound checks that no span of time admitted more than the limit and what the faults allow.
-func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
+// checkBound checks that no span of time admitted more than the largest limit and what the faults allow.
+func (o *oracle) checkBound(b *budget) {
 	var passed []*record
-	for _, q := range requests {
+	for _, q := range b.requests {
 		if !q.passed.IsZero() {
 			passed = append(passed, q)
 		}
@@ -125,7 +135,7 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 	mode := o.scenario.mode
 	clocksDiffer := slices.ContainsFunc(o.scenario.faults, steps)
 	decided := func(q *record) (from, to time.Time) { // the instant of the decision is in this span
-		if z.delay > 0 {
+		if b.delay > 0 {
 			return q.passed.Add(-hop), q.passed
 		}
 		return q.sent, q.passed
@@ -146,19 +156,23 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 		sum := int64(0)
 		for _, q := range rest {
 			_, to := decided(q)
-			sum += min(q.cost, q.fair(z)) // a response may give some of it back
+			sum += min(q.cost, q.fair(b.zonePlan)) // a response may give some of it back
 			span := to.Sub(from) + time.Microsecond
-			most := z.quota.Events * int64(1+o.resets(z, from, to))
+			// A request that was delayed before a loss, a step or a change passes after it.
+			since := from.Add(-b.delay)
+			least, z := b.limitsIn(since, to)
+			most := z.burst() * int64(1+o.resets(z, from, to))
 			if !z.isCounted() {
 				most = z.bound(span)
 			}
-			// A request that was delayed before a loss or a step passes after it.
-			since := from.Add(-z.delay)
+			if z.quota != least.quota {
+				most += z.delayedEvents()
+			}
 			lost, changes := o.count(since, to, loses), 0
 			if clocksDiffer {
 				changes = o.count(since, to, changesClock)
 			}
-			allowed := most + int64(lost+changes)*(z.quota.Events+z.delayedEvents())
+			allowed := most + int64(lost+changes)*(z.burst()+z.delayedEvents())
 			if o.isDisturbed(from, to) {
 				switch mode {
 				case "allow":
@@ -170,7 +184,7 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 				}
 			}
 			if sum > allowed {
-				o.add("zone %s, key %s: %d events passed in %v from %v, at most %d may", z.name, key, sum, span, from.Sub(o.began), allowed)
+				o.add("zone %s, key %s: %d events passed in %v from %v, at most %d may", z.name, b.key, sum, span, from.Sub(o.began), allowed)
 				return
 			}
 		}
@@ -217,34 +231,62 @@ func (o *oracle) checkLimitDenials(n int, b *budget) {
 	if z.delay > 0 {
 		return // charges in advance last longer
 	}
-	horizon := time.Duration(z.quota.Window) * time.Microsecond
+	horizon := time.Duration(b.windows*z.quota.Window) * time.Microsecond
 	if z.quota.Algorithm == "sliding_window" || z.quota.Algorithm == "leaky_bucket" {
 		horizon *= 2
 	}
-	const furthest = 25 * time.Second // that a clock steps back; until the next request of a key nothing refills then
+	if b.changes { // what a larger limit admitted is full to a smaller one, and both go on from there
+		horizon *= 2
+	}
+	const furthest = 25 * time.Second                                     // that a clock steps back; until the next request of a key nothing refills then
+	owes := z.settles && must(algorithms.Lookup(z.quota.Algorithm)).Burst // true costs can make debts, of any age
+	least, _ := b.limitsIn(o.began, o.began.Add(o.virtual))
+	latest := slices.SortedFunc(slices.Values(b.requests), func(x, y *record) int { return y.ended.Compare(x.ended) })
 	for _, q := range b.requests {
 		since := q.sent.Add(-horizon - time.Second)
-		isKnown := !o.isDisturbed(since, q.ended) && o.count(since.Add(-furthest), q.ended, steps) == 0
-		if !isKnown || !b.isSure(q) || !slices.Contains(q.denied, z.name) || z.ban != nil && o.mayBeBanned(n, b.key, q.glance()) {
+		known := since
+		if owes && o.began.Before(since) {
+			known = o.began
+		}
+		isKnown := !o.isDisturbed(known, q.ended) && o.count(known.Add(-furthest), q.ended, steps) == 0
+		if !isKnown || !slices.Contains(q.denied, z.name) || z.ban != nil && o.mayBeBanned(n, b.key, q.glance()) {
 			continue
 		}
-		charged := int64(0)
-		for _, other := range b.requests {
-			switch {
-			case other == q || !other.sent.Before(q.ended):
-			case other.ended.Before(since):
-			case z.isCalendar() && o.isYesterday(other) && o.isCertain(other) && q.sent.After(o.midnight().Add(hop)):
-			case o.isCertain(other) && !o.mayHold(other, q.ended):
-			case o.isCertain(other) && other.ended.Before(q.sent.Add(-o.knows(q, other))):
-				if !other.passed.IsZero() {
-					charged += other.fair(z)
+		events, charged, refilled := slices.MinFunc(b.limits[q], byBurst).burst(), int64(0), int64(0)
+		for _, other := range latest {
+			if other.ended.Before(since) {
+				if !owes {
+					break
 				}
-			default:
-				charged += other.most(z)
+				refilled = max(since.Sub(other.ended)-giveBack, 0).Microseconds() * least.quota.Events / z.quota.Window
+			}
+			if charged += o.charge(z, q, other, owes); charged-refilled+q.cost > events {
+				break
 			}
 		}
-		if charged+q.cost <= z.quota.Events {
-			o.add("zone %s: denied, although at most %d events of %d were charged: %v", z.name, charged, z.quota.Events, q)
+		if charged-refilled+q.cost <= events {
+			o.add("zone %s: denied, although at most %d events of %d were charged: %v", z.name, charged, events, q)
 		}
+	}
+}
+
+func byBurst(x, y *zonePlan) int { return cmp.Compare(x.burst(), y.burst()) }
+
+// charge returns how many events of another request may be charged when a request is denied. most makes it the most that ever were.
+func (o *oracle) charge(z *zonePlan, q, other *record, most bool) int64 {
+	switch {
+	case other == q || !other.sent.Before(q.ended):
+		return 0
+	case z.isCalendar() && o.isYesterday(other) && o.isCertain(other) && q.sent.After(o.midnight().Add(hop)):
+		return 0
+	case o.isCertain(other) && !o.mayHold(other, q.ended):
+		return 0
+	case o.isCertain(other) && other.ended.Before(q.sent.Add(-o.knows(q, other))) && !most:
+		if other.passed.IsZero() {
+			return 0
+		}
+		return other.fair(z)
+	default:
+		return other.most(z)
 	}
 }

@@ -127,6 +127,7 @@ func draw(seed uint64) *scenario {
 	s.drawFaults(r)
 	s.drawCalendar(rand.New(rand.NewPCG(seed, 30)))
 	s.drawOperations(rand.New(rand.NewPCG(seed, 32)))
+	s.drawChanges(rand.New(rand.NewPCG(seed, 34)))
 	return s
 }
 
@@ -187,6 +188,7 @@ type record struct {
 	zones    uint64 // bit i: it belongs to zone i
 	cost     int64
 	trueCost int64
+	limits   []*zonePlan   // the zones of the configuration that decided it
 	takes    time.Duration // its response
 	length   string        // the Content-Length of its response; "": unknown
 	patience time.Duration // after which its client leaves; 0: never

@@ -106,6 +106,7 @@ func (w *world) instanceOf(q *record) (*instance, *limiter.Limiter) {
 	defer w.mu.Unlock()
 	i := w.instances[q.instance]
 	i.serving[q] = true
+	q.limits = i.zones
 	return i, i.limiter
 }
 
@@ -165,6 +166,7 @@ type instance struct {
 	client  *simredis.Client
 	serving map[*record]bool // the requests in flight; guarded by the mutex of the world
 	limiter *limiter.Limiter // of the configuration in force; guarded by the mutex of the world
+	zones   []*zonePlan      // of this configuration; guarded by the mutex of the world
 	// All configurations share these.
 	redis   redisstore.Redis
 	backend *backend
@@ -201,7 +203,7 @@ func (b *backend) IsCluster() bool                       { _, is := b.redis.(*re
 
 func (w *world) newInstance(number int) *instance {
 	i := &instance{
-		number: number, client: w.network.NewClient(0), serving: make(map[*record]bool),
+		number: number, client: w.network.NewClient(0), serving: make(map[*record]bool), zones: w.scenario.zones,
 		local: store.NewMemory(100_000), lines: lines.NewSlotLines(lines.FirstPause, lines.MaxPause), places: make(map[string]*lines.Places),
 	}
 	i.client.SetDelay(w.scenario.delay, 2*w.scenario.delay)
@@ -223,12 +225,12 @@ func (w *world) newInstance(number int) *instance {
 	for _, z := range w.scenario.zones {
 		i.places[z.name] = limiter.NewDelayPlaces()
 	}
-	i.limiter = w.load(i)
+	i.limiter = w.load(i, i.zones)
 	return i
 }
 
-// load makes the limiter of an instance from its configuration.
-func (w *world) load(i *instance) *limiter.Limiter {
+// load makes the limiter of an instance from its configuration, which has these zones.
+func (w *world) load(i *instance, zones []*zonePlan) *limiter.Limiter {
 	l := &limiter.Limiter{
 		Store: i.backend, Backend: i.backend, InRedis: true, SlotLines: i.lines,
 		ReportCorrectionFailure: func(err error) { w.report(i, "a correction", err) },
@@ -252,7 +254,7 @@ func (w *world) load(i *instance) *limiter.Limiter {
 	case "local":
 		l.Store = store.NewFailover(i.backend, i.local, l.ReportStoreFailure)
 	}
-	for n, z := range w.scenario.zones {
+	for n, z := range zones {
 		l.Zones = append(l.Zones, z.compile(n, l, i.places[z.name]))
 	}
 	return l

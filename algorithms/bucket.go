@@ -112,8 +112,8 @@ func bucketUse(l *Limit, s *State) (used, owed, larger int64) {
 	if events != l.Events && events > 0 {
 		_, other := partsOf(l, events)
 		admitted = convertParts(admitted, other, unit, full+1)
-		if kind == 2 {
-			rest = convertPartsDown(rest, other, unit, full)
+		if kind == 2 { // rounded down
+			rest = full - convertParts(max(convertParts(full, unit, other, exact/2)-rest, 0), other, unit, full)
 		} else {
 			rest = convertParts(rest, other, unit, most-full)
 		}
@@ -174,7 +174,7 @@ func bucketSave(l *Limit, s *State, used int64, eff Micros, owed, larger, delta 
 	if larger == 1 {
 		all, other := countForLarger(l, bucketAll(s), s.D/4, floorDiv(max(eff-s.B, 0), l.parts.tick), delta)
 		if all > convertParts(used, unit, other, exact-1) {
-			kind, rest := int64(2), convertPartsDown(max(full-used, 0), unit, other, exact/2)
+			kind, rest := int64(2), max(convertParts(full, unit, other, exact/2)-convertParts(used, unit, other, exact/2), 0)
 			if debt > 0 {
 				kind, rest = 3, convertParts(debt, unit, other, all)
 				all -= rest

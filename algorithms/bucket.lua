@@ -5,12 +5,12 @@
 -- limit   1 rate, 2 unit, 3 burst, 4 withheld, 5 retention, 6 tick, 7 most, 8 events, 9 window
 local function bucket_use(l, admitted, rest, counted_by)
   local unit, most, events, kind = l[2], l[7], floor(counted_by / 4), counted_by % 4
-  local full, owed, larger = l[3] * unit, 0, 0
+  local full, larger = l[3] * unit, 0
   if events ~= l[8] and events > 0 then
     local _, other = parts_of(l, events)
     admitted = convert_parts(admitted, other, unit, full + 1)
     if kind == 2 then
-      rest = convert_parts_down(rest, other, unit, full)
+      rest = full - convert_parts(max(convert_parts(full, unit, other, forever / 2) - rest, 0), other, unit, full)
     else
       rest = convert_parts(rest, other, unit, most - full)
     end
@@ -21,18 +21,10 @@ local function bucket_use(l, admitted, rest, counted_by)
   if kind == 2 then
     admitted, rest = admitted - larger * min(rest, admitted), 0
   end
-  if kind == 1 then
-    owed = 1
-  end
-  return min(admitted + rest, most), owed, larger
+  return min(admitted + rest, most), kind == 1 and 1 or 0, larger
 end
 
-local function bucket_all(admitted, rest, counted_by)
-  if counted_by % 4 == 2 then
-    return min(admitted, forever - 1)
-  end
-  return min(admitted + rest, forever - 1)
-end
+local function bucket_all(admitted, rest, counted_by) return min(admitted + (counted_by % 4 == 2 and 0 or rest), forever - 1) end
 
 local function bucket_keep_until(l, admitted, last_tick, rest, counted_by)
   local used, _, larger = bucket_use(l, admitted, rest, counted_by)
@@ -77,7 +69,7 @@ local function bucket_save(l, k, used, eff, owed, larger, delta)
       floor(max(eff - last_tick, 0) / l[6]), delta)
     if all > convert_parts(used, unit, other, forever - 1) then
       local kind = 2
-      rest = convert_parts_down(max(full - used, 0), unit, other, forever / 2)
+      rest = max(convert_parts(full, unit, other, forever / 2) - convert_parts(used, unit, other, forever / 2), 0)
       if debt > 0 then
         kind, rest = 3, convert_parts(debt, unit, other, all)
         all = all - rest

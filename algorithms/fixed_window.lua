@@ -41,12 +41,7 @@ local function fixed_window_roll(l, start, count, queued, now)
   return start, count, queued, dirty
 end
 
-local function fixed_window_used(l, count, queued)
-  if queued > 0 then
-    return l[1] + queued
-  end
-  return min(count, l[1])
-end
+local function fixed_window_used(l, count, queued) return queued > 0 and l[1] + queued or min(count, l[1]) end
 
 local function fixed_window_decide(l, k, now, cost)
   local events, window = l[1], l[2]

@@ -40,20 +40,6 @@ func convertParts(n, from, to, most int64) int64 {
 	return min(whole*to+min(part, to), most)
 }
 
-// convertPartsDown is convertParts, rounded down.
-func convertPartsDown(n, from, to, most int64) int64 {
-	whole := floorDiv(n, from)
-	rest := n - whole*from
-	if from == to {
-		return min(n, most)
-	} else if whole > floorDiv(most, to) {
-		return most
-	} else if rest > 0 {
-		rest = to - convertParts(from-rest, from, to, to)
-	}
-	return min(whole*to+rest, most)
-}
-
 // countForLarger returns the use that a larger limit has counted with other events, after so many ticks and a change by delta. Only
 // delta is in the parts of l. It returns also the unit of the larger limit.
 func countForLarger(l *Limit, used, events, ticks, delta int64) (usedNow, unit int64) {

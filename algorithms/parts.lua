@@ -24,19 +24,6 @@ local function convert_parts(n, from, to, most)
   return min(whole * to + min(part, to), most)
 end
 
-local function convert_parts_down(n, from, to, most)
-  local whole = floor(n / from)
-  local rest = n - whole * from
-  if from == to then
-    return min(n, most)
-  elseif whole > floor(most / to) then
-    return most
-  elseif rest > 0 then
-    rest = to - convert_parts(from - rest, from, to, to)
-  end
-  return min(whole * to + rest, most)
-end
-
 local function count_for_larger(l, used, events, ticks, delta)
   local rate, unit = parts_of(l, events)
   used = max(used - min(ticks, ceil(used / rate)) * rate, 0)

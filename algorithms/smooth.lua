@@ -10,8 +10,7 @@ local function smooth_use(l, used, counted_by)
   local full, events = l[3] * l[2], floor(counted_by / 4)
   if l[8] > 0 then
     return used, 0
-  end
-  if events ~= l[19] and events > 0 then
+  elseif events ~= l[19] and events > 0 then
     local _, other = parts_of(l, events)
     used = convert_parts(used, other, l[2], full + 1)
   end

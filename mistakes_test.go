@@ -50,7 +50,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"bare", "concurrency 1; delay 1s; cost 2", "cost needs a limit, but the zone has only concurrency: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},
 	{"zone", "cost header.X-Cost", `cost "header.X-Cost" has header.X-Cost, the name of a placeholder, without its braces: write {header.X-Cost}`},
 	{"zone", "cost much", `cost "much" has "much" where a number from 0 or a placeholder is expected: write for example 2, {http.request.header.X-Cost}, or 5*{http.request.header.X-Output} + {http.request.header.X-Input}`},
-	{"bare", "fixed_window 2000000000000000 1s; delay 1s", "delay: fixed_window 2000000000000000 1s is too large to be counted exactly beside a delay: write fewer events, or a longer window"},
+	{"bare", "gcra 1100000000000001 2us 1800000000000000; delay 1s", "delay: gcra 1100000000000001 2µs 1800000000000000 is too large to be counted exactly beside a delay: write fewer events, or a longer window"},
 	{"zone", "mode uniform; delay 1s", "delay and mode uniform don't go together: a delayed request gets all of its cost, as in mode binary; leave out mode"},
 	{"zone", "token_bucket 10 1s; sliding_window 10 1s; delay 1s", "delay: sliding_window can't charge in advance, so it can't delay requests: write one of fixed_window, gcra, leaky_bucket, smooth, token_bucket"},
 	{"bare", "fixed_window 10k 1d", `fixed_window takes events and window, not "10k 1d": write fixed_window 10000 1d`},

@@ -359,5 +359,5 @@ func quantum(l store.Limit) algorithms.Micros {
 	if l.Algorithm().Calendar {
 		return 1_000_000
 	}
-	return max((min(16, l.Burst)*l.Window+l.Events-1)/l.Events, 1_000_000)
+	return max((min(16, l.Events)*l.Window+l.Events-1)/l.Events, 1_000_000)
 }

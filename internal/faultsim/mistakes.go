@@ -214,6 +214,19 @@ var mistakes = []mistake{
 		"(l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, check.fits) or cost\n",
 		"min(cost, check.fits)\n",
 	},
+	// Limits that change.
+	{
+		"a denial by one limit denies under another", "store/deny.go",
+		"r.Limits[i].ID, r.Limits[i].Events, r.Limits[i].Burst}", "r.Limits[i].ID, 0, 0}",
+	},
+	{
+		"a limit with other events has another budget", "store/store.go",
+		"		hash, place := l.Fingerprint(), 0\n", "		hash, place := l.Fingerprint()+fmt.Sprint(l.Events), 0\n",
+	},
+	{
+		"a smaller limit forgets what a larger one has admitted", "algorithms/bucket.lua",
+		"    admitted, larger = full, min(events, 1)\n", "    admitted = full\n",
+	},
 	// Operators.
 	{
 		"a ban by an operator ends at once", "algorithms/change.lua",

@@ -238,7 +238,8 @@ func (o *oracle) checkLimitDenials(n int, b *budget) {
 	if b.changes { // what a larger limit admitted is full to a smaller one, and both go on from there
 		horizon *= 2
 	}
-	const furthest = 25 * time.Second                                     // that a clock steps back; until the next request of a key nothing refills then
+	const furthest = 25 * time.Second // that a clock steps back; until the next request of a key nothing refills then
+
 	owes := z.settles && must(algorithms.Lookup(z.quota.Algorithm)).Burst // true costs can make debts, of any age
 	least, _ := b.limitsIn(o.began, o.began.Add(o.virtual))
 	latest := slices.SortedFunc(slices.Values(b.requests), func(x, y *record) int { return y.ended.Compare(x.ended) })

@@ -126,7 +126,7 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	if cost > events {
 		retry = Forever
 	} else if cost > fits {
-		retry = start + floorDiv(used+cost-1, events)*window - now
+		retry = floorDiv(used+cost-1, events)*window - (now - start)
 	}
 	return room{fits: fits, retry: retry, a: start, b: count, c: queued, d: dirty}
 }

@@ -54,7 +54,7 @@ local function fixed_window_decide(l, k, now, cost)
   if cost > events then
     retry = forever
   elseif cost > fits then
-    retry = start + floor((used + cost - 1) / events) * window - now
+    retry = floor((used + cost - 1) / events) * window - (now - start)
   end
   return fits, retry, start, count, queued, dirty
 end

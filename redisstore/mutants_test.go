@@ -56,7 +56,7 @@ var mutants = []mutant{
 	{"bucket: a reply has the use before the charge", "return charge, used, eff\n", "return charge, before, eff\n"},
 	{"fixed_window: the last instant belongs to the old window", "now - start >= window", "now - start > window"},
 	{"fixed_window: windows never start at the clock", "if align_clock then", "if false then"},
-	{"fixed_window: retry from the start", "retry = start + floor((used + cost - 1) / events) * window - now", "retry = floor((used + cost - 1) / events) * window"},
+	{"fixed_window: retry from the start", " * window - (now - start)\n", " * window\n"},
 	{"bucket: a tick gives back one part", "max(used - ticks * rate, 0)", "max(used - ticks, 0)"},
 	{"leaky_bucket: the grid moves with every request", "local eff = last_tick + ticks * tick", "local eff = max(now, last_tick)"},
 	{"leaky_bucket: the grid of an empty bucket stays", "    eff = max(now, eff)\n", ""},

@@ -83,6 +83,8 @@ func TestJSON(t *testing.T) {
 		{zone(`"match":[{"colour":"red"}],` + limit), "http.matchers.colour"},
 		{zone(`"delay":{"max":"1s","held":5},"mode":"binary",` + limit), ""},
 		{zone(limit) + `,"storage":"anything"`, ""},
+		{zone(limit) + `,"jitter":-1`, "jitter must be from 0 to 1000, not -1"},
+		{zone(limit) + `,"headers":["unheard"]`, `headers has no form "unheard"`},
 		{zone(limit) + `,"on_store_error":"local 1e-999999999"`, "must be above 0 and at most 1"},
 		{zone(limit) + `,"on_store_error":"local 1e999999999"`, "must be above 0 and at most 1"},
 		{zone(`"max_body":{"bytes":"64KiB"},` + limit), `max_body.bytes must be a whole number, not "64KiB": write 65536`},

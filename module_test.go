@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"encoding/json"
-	"fmt"
 	"net"
 	"reflect"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -137,25 +135,6 @@ func TestProvisionAndCleanup(t *testing.T) {
 	}
 }
 
-// Validate judges the options, and zones of one name together.
-func TestValidate(t *testing.T) {
-	zone := func(events int, options string) string {
-		return fmt.Sprintf(`{"rate_limits":{"a":{"key":"static","limits":[{"algorithm":"gcra","events":%d,"window":"1s"}]}}%s}`, events, options)
-	}
-	for handlers, want := range map[string]string{
-		zone(1, `,"jitter":-1`):           "jitter must be from 0 to 1000, not -1",
-		zone(1, `,"sweep_interval":1`):    `sweep_interval must be a duration with a unit of ns, us, ms, s, m, h or d, not 1: write "1s"`,
-		zone(1, "") + "," + zone(1, ""):   "",
-		zone(1, "") + "," + zone(2, ""):   `zone "a": defined twice with different settings: limits`,
-		zone(1, `,"headers":["unheard"]`): "unheard",
-	} {
-		err := caddytest.Validate(handlerConfig(strings.ReplaceAll(handlers, `{"rate_limits"`, `{"handler":"rate_limit","rate_limits"`)))
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", handlers, err, want)
-		}
-	}
-}
-
 // Validate changes nothing: zones are registered before, and it can be called again.
 func TestValidateChangesNothing(t *testing.T) {
 	h, end, err := provision(t, `{"rate_limits":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}}}`)
@@ -238,43 +217,6 @@ func TestInherit(t *testing.T) {
 	o = Options{Redis: new(Redis)}
 	if o.inherit(Options{Store: "memory"}); o.Store != "" {
 		t.Errorf("a handler with its own Redis keeps its budgets in %s", o.Store)
-	}
-}
-
-// A handler gets its unset options from the global option. An option that it sets replaces the
-// global one as a whole.
-func TestInheritance(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := caddytest.Start(t, fmt.Sprintf(`{
-	admin {$ADMIN}
-	rate_limit {
-		redis %s {
-			timeout 30s
-		}
-		headers draft_06 x_ratelimit
-	}
-}
-{$SITE}
-rate_limit /a {
-	zone a {
-		gcra 5 1h
-	}
-}
-rate_limit /b {
-	zone b {
-		gcra 5 1h
-	}
-	store memory
-	headers draft
-}
-respond ok
-`, server.Addr))
-	c.Get(t, "/a").Want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
-	c.Get(t, "/b").Want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
-	keys := server.Client.Keys(t.Context(), "caddy_rl:{%}:[^:]*").Val() // not those of the check
-	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:4") {
-		t.Errorf("keys in Redis: %q, want one of zone a", keys)
 	}
 }
 

@@ -45,6 +45,7 @@ func TestOf(t *testing.T) {
 		{"{a}", "a=007", 7, true},
 		{"{a}", "", 1, false},
 		{"{a}", "a=-1", 1, false},
+		{"{a}", "a=-0", 1, false},
 		{"{a}", "a=NaN", 1, false},
 		{"{a}", "a=.", 1, false},
 		{"{a}", "a=Infinity", 1, false},

@@ -182,33 +182,6 @@ route {
 	c.Get(t, "/inner").Want(t, 200, "Inner", "[4]", "Api", "[]")
 }
 
-func TestCost(t *testing.T) {
-	t.Parallel()
-	c := caddytest.Start(t, caddytest.Site(`
-zone api {
-	gcra 100 1h
-	cost {header.Cost}
-}`))
-	left := 100
-	for _, test := range []struct {
-		cost    string
-		charged int
-	}{{"5", 5}, {"0", 0}, {"2.1", 3}, {"", 1}, {"many", 1}, {"-3", 1}, {"NaN", 1}, {"-Inf", 1}, {"Infinity", 1}, {"1_000", 1}, {"-0", 1}, {"0x2", 1}, {"1e1", 10}} {
-		left -= test.charged
-		c.Get(t, "/", "Cost", test.cost).Want(t, 200, "RateLimit-Policy", `"api";q=100;w=3600`)
-		if r := c.Get(t, "/", "Cost", "0"); !strings.HasPrefix(r.Field("RateLimit"), fmt.Sprintf(`"api";r=%d;`, left)) {
-			t.Errorf("cost %q: %s, want %d left", test.cost, r.Field("RateLimit"), left)
-		}
-	}
-	for _, cost := range []string{"101", "2147483648", "1e300", "1e999"} {
-		c.Get(t, "/", "Cost", cost).Want(t, 429, "Retry-After", "")
-	}
-	c.WaitForLog(t, "no placeholder of a cost is a number")
-	if n := strings.Count(c.Logged(), "no placeholder of a cost is a number"); n != 1 {
-		t.Errorf("the bad costs were logged %d times, want once", n)
-	}
-}
-
 func TestFactor(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, caddytest.Site(`

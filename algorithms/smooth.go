@@ -26,8 +26,8 @@ var smoothLua string
 //
 // State: A is the use. Without warm_up it is the part of burst that is spent, in parts of events as
 // in a token_bucket. With warm_up it is the distance from cold, in µs of idleness. B is the next
-// free instant, and C the last charge, in µs. D is 4 times the events of the limit that counts A, plus 2 if another limit wrote it. The zero State is a budget
-// that was idle for long, unless initial says otherwise.
+// free instant, and C the last charge, in µs. D is 4 times the events of the limit that counts A, plus 2 if another limit
+// wrote it. The zero State is a budget that was idle for long, unless initial says otherwise.
 //
 // If A is more than the burst of a limit, then a larger limit has spent more. The smaller one has nothing saved up then,
 // and adds what it spends to A.

@@ -129,7 +129,7 @@ func testCharge(t *testing.T, s Store) {
 					t.Errorf("the charge made %+v of %+v", after, before)
 				}
 				correctAt(t, s, start, store.Correction{Request: &r[0], Refund: 1})
-				left := []int64{0, 0} // more was charged than there was room for
+				left := []int64{0, 0}              // more was charged than there was room for
 				if limits[0].Algorithm().IsLog() { // which holds no more than its events
 					left = []int64{1, 1}
 				}

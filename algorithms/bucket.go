@@ -37,9 +37,9 @@ var bucketLua string
 // charged it. Otherwise later requests were charged in advance, or denied requests in mode uniform.
 //
 // A limit with other events counts A and C in its own parts. If A is more than its burst, then a larger limit has admitted
-// more, and to the smaller one the bucket was full at B. What a smaller one charges must not make the larger one forget. So
-// it leaves A as the larger one counts it, and D has 2 more. C is then its credit: how far its own bucket is from full. All
-// smaller limits share the credit. If it has a debt instead, C is the debt, and D has 3 more.
+// more, and to the smaller one the bucket was full at B. The larger one must not forget what a smaller one charges. So
+// the smaller one leaves A as the larger one counts it, and D has 2 more. C is then its credit: how far its own bucket is
+// from full. All smaller limits share the credit. If it has a debt instead, C is the debt, and D has 3 more.
 //
 // B is the newest instant, and never ahead of the charge that wrote it: debt is in C. If the
 // clock is more than a second behind B, B becomes now, and A and C stay.

@@ -252,7 +252,7 @@ func testCostAboveBurst(t *testing.T, s Store) {
 	}
 }
 
-// testChangedLimit raises a limit, and lowers it. What was used stays used, for as long as the window that it was used in. To
+// testChangedLimit raises a limit, and lowers it. Used events stay used until their window ends. To
 // the lower limit its budget is full, and it owes nothing. A denial by the lower limit changes nothing.
 func testChangedLimit(t *testing.T, s Store) {
 	lower, higher := Quotas(3, minute), Quotas(30, minute)

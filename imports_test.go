@@ -41,8 +41,8 @@ var floors = [][]string{
 
 // testKits are the packages that only tests and the benchmark import.
 var testKits = []string{
-	"docs", "internal/caddytest", "internal/e2e", "internal/logtest", "internal/redistest", "internal/relay", "internal/seedtest",
-	"internal/simulate/reporttest",
+	"docs", "internal/caddytest", "internal/e2e", "internal/goldentest", "internal/logtest", "internal/redistest", "internal/relay",
+	"internal/seedtest", "internal/simulate/reporttest",
 	"internal/storetest", "internal/wire/wiretest",
 }
 

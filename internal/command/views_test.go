@@ -1,37 +1,15 @@
 package command
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/goldentest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
-
-var update = flag.Bool("update", false, "write what the views show into testdata")
-
-// wantGolden compares a text with a file of testdata.
-func wantGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s: it shows\n%s\nwant\n%s", name, got, want)
-	}
-}
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
@@ -62,7 +40,7 @@ func TestStatusView(t *testing.T) {
 		return adminapi.History{Ages: []float64{3, 2, 0.1}, Zones: map[string]map[string][]int64{"api": {"allowed": requests}}}
 	}
 	one := []decoded[statusBody]{from("localhost:2019", statusBody{memory, zones(225, 13, 0), history(1, 100, 225)})}
-	wantGolden(t, "status", statusView(terminal.Style{}, now, one))
+	goldentest.Want(t, "testdata/status.txt", statusView(terminal.Style{}, now, one))
 
 	failing := adminapi.Status{
 		Started: now.Add(-50 * time.Hour),
@@ -75,8 +53,8 @@ func TestStatusView(t *testing.T) {
 		},
 	}
 	several := append(one, from("10.0.0.2:2019", statusBody{failing, append(zones(1, 1, 7), zones(0, 0, 7)[0]), adminapi.History{}}))
-	wantGolden(t, "status_several", statusView(terminal.Style{}, now, several))
-	wantGolden(t, "status_colors", statusView(terminal.Style{Colored: true}, now, several))
+	goldentest.Want(t, "testdata/status_several.txt", statusView(terminal.Style{}, now, several))
+	goldentest.Want(t, "testdata/status_colors.txt", statusView(terminal.Style{Colored: true}, now, several))
 }
 
 func TestTopView(t *testing.T) {
@@ -91,9 +69,9 @@ func TestTopView(t *testing.T) {
 		from("b:1/api", []adminapi.DeniedKey{{ShownKey: shown("customer-7"), Denied: 1000, AtLeast: 1000}, cut}),
 		from("a:1/login", []adminapi.DeniedKey{{ShownKey: adminapi.ShownKey{HashedKey: "abc"}, Denied: 1, AtLeast: 1}}),
 	}
-	wantGolden(t, "top", topView(terminal.Style{}, now, lists, 10))
-	wantGolden(t, "top_limit", topView(terminal.Style{}, now, lists, 1))
-	wantGolden(t, "top_empty", topView(terminal.Style{}, now, nil, 10))
+	goldentest.Want(t, "testdata/top.txt", topView(terminal.Style{}, now, lists, 10))
+	goldentest.Want(t, "testdata/top_limit.txt", topView(terminal.Style{}, now, lists, 1))
+	goldentest.Want(t, "testdata/top_empty.txt", topView(terminal.Style{}, now, nil, 10))
 }
 
 func TestListViews(t *testing.T) {
@@ -102,25 +80,25 @@ func TestListViews(t *testing.T) {
 		{ShownKey: shown("203.0.113.9"), Ends: 1800, Until: now.Add(30 * time.Minute), Origin: "operator"},
 		{ShownKey: shown("%E2%80%AE"), Ends: 86400, Until: now.Add(24 * time.Hour), Origin: "denials"},
 	}}
-	wantGolden(t, "bans", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{from("a:1/login", bans)}, 0))
+	goldentest.Want(t, "testdata/bans.txt", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{from("a:1/login", bans)}, 0))
 	alternative := adminapi.BanList{Next: "7", Bans: []adminapi.ListedBan{
 		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 1, Until: now.Add(time.Second), Origin: "denials"},
 	}}
-	wantGolden(t, "bans_several", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{
+	goldentest.Want(t, "testdata/bans_several.txt", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{
 		from("a:1/api", adminapi.BanList{}), from("a:1/login", bans), from("b:1/login", alternative),
 	}, 0))
-	wantGolden(t, "bans_empty", bansView(terminal.Style{}, now, nil, 0))
+	goldentest.Want(t, "testdata/bans_empty.txt", bansView(terminal.Style{}, now, nil, 0))
 
 	overrides := adminapi.OverrideList{Overrides: []adminapi.ListedOverride{
 		{ShownKey: shown("customer-7"), Override: adminapi.Override{From: "config", Limits: []string{"unlimited"}}},
 		{ShownKey: shown("customer-8"), Override: adminapi.Override{From: "runtime", Limits: []string{"gcra 5 1s", "gcra 100 1m"}, Until: now.Add(time.Hour)}},
 		{ShownKey: shown("x"), Override: adminapi.Override{From: "runtime", Error: "no\x1b limit"}},
 	}}
-	wantGolden(t, "overrides", overridesView(terminal.Style{}, now, []decoded[adminapi.OverrideList]{from("a:1/api", overrides)}, 0))
+	goldentest.Want(t, "testdata/overrides.txt", overridesView(terminal.Style{}, now, []decoded[adminapi.OverrideList]{from("a:1/api", overrides)}, 0))
 }
 
 func TestKeyView(t *testing.T) {
-	wantGolden(t, "key", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Budgets: []adminapi.Budgets{{
+	goldentest.Want(t, "testdata/key.txt", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Budgets: []adminapi.Budgets{{
 		Limits: []adminapi.Limit{
 			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
 			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
@@ -129,7 +107,7 @@ func TestKeyView(t *testing.T) {
 		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},
 		Ban:         &adminapi.Ban{},
 	}}}, ""))
-	wantGolden(t, "key_banned", keyView(terminal.Style{}, now, adminapi.Key{
+	goldentest.Want(t, "testdata/key_banned.txt", keyView(terminal.Style{}, now, adminapi.Key{
 		Zone: "api", Key: "%0A", Store: "local",
 		Override: &adminapi.Override{From: "runtime", Limits: []string{"gcra 0 1h"}, Until: now.Add(time.Hour)},
 		Budgets: []adminapi.Budgets{
@@ -137,7 +115,7 @@ func TestKeyView(t *testing.T) {
 			{Alternative: "{http.vars.client_ip}", Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{}},
 		},
 	}, ""))
-	wantGolden(t, "key_unlimited", keyView(terminal.Style{}, now, adminapi.Key{
+	goldentest.Want(t, "testdata/key_unlimited.txt", keyView(terminal.Style{}, now, adminapi.Key{
 		Zone: "api", Key: "vip", Override: &adminapi.Override{From: "config", Limits: []string{"unlimited"}}, Budgets: []adminapi.Budgets{{}},
 	}, "override removed"))
 }
@@ -195,10 +173,10 @@ func TestExplanationView(t *testing.T) {
 		},
 		Notes: []string{"the body\x1b is not known"},
 	}
-	wantGolden(t, "explain_denied", explanationView(terminal.Style{}, denied))
-	wantGolden(t, "explain_colors", explanationView(terminal.Style{Colored: true}, denied))
+	goldentest.Want(t, "testdata/explain_denied.txt", explanationView(terminal.Style{}, denied))
+	goldentest.Want(t, "testdata/explain_colors.txt", explanationView(terminal.Style{Colored: true}, denied))
 
-	wantGolden(t, "explain_delayed", explanationView(terminal.Style{}, adminapi.Explanation{
+	goldentest.Want(t, "testdata/explain_delayed.txt", explanationView(terminal.Style{}, adminapi.Explanation{
 		Request: adminapi.ExplainedRequest{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
 	}))

@@ -5,19 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/xml"
-	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/goldentest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 var reports = map[string]func() *report.Report{
 	"shop": reporttest.Shop, "compared": reporttest.Compared, "empty": reporttest.Empty, "odd": reporttest.Odd, "many": reporttest.Many,
@@ -36,33 +32,7 @@ func write(t *testing.T, r *report.Report) string {
 // The page of a report never changes by chance.
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"shop", "empty"} {
-		got := write(t, reports[name]())
-		path := filepath.Join("testdata", name+".html")
-		if *update {
-			if err := os.MkdirAll("testdata", 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got == string(want) {
-			continue
-		}
-		gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-		for i := range min(len(gotLines), len(wantLines)) {
-			if gotLines[i] != wantLines[i] {
-				t.Errorf("%s, line %d is\n%.300s\nwant\n%.300s\nIf the change is wanted, run go test with -update.", path, i+1, gotLines[i], wantLines[i])
-				break
-			}
-		}
-		if len(gotLines) != len(wantLines) {
-			t.Errorf("%s has %d lines, want %d", path, len(gotLines), len(wantLines))
-		}
+		goldentest.Want(t, "testdata/"+name+".html", write(t, reports[name]()))
 	}
 }
 

@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -17,29 +14,10 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/goldentest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
 )
-
-var update = flag.Bool("update", false, "write the reports into testdata")
-
-// wantGolden compares a text with a file of testdata.
-func wantGolden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
-	}
-}
 
 func textOf(t *testing.T, r *report.Report, o report.TextOptions) []byte {
 	t.Helper()
@@ -81,7 +59,7 @@ func TestText(t *testing.T) {
 		{"from_nothing.txt", reporttest.FromNothing(), report.TextOptions{Width: 80}},
 		{"empty.txt", reporttest.Empty(), report.TextOptions{Width: 80}},
 	} {
-		wantGolden(t, test.name, textOf(t, test.report, test.options))
+		goldentest.Want(t, "testdata/"+test.name+".golden", string(textOf(t, test.report, test.options)))
 	}
 }
 
@@ -158,7 +136,7 @@ func TestJSONIsTheReport(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
-	wantGolden(t, "names", []byte(strings.Join(slices.Sorted(maps.Keys(names)), "\n")))
+	goldentest.Want(t, "testdata/names.golden", strings.Join(slices.Sorted(maps.Keys(names)), "\n"))
 }
 
 // A reader that goes away is an error.

@@ -16,19 +16,12 @@ import (
 // loadHandler returns a handler with the store in memory and these zones, until the test ends.
 func loadHandler(tb testing.TB, zones string) *Handler {
 	tb.Helper()
-	caddytest.Provisioning.Lock()
-	provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
-	caddytest.Provisioning.Unlock()
+	h, end, err := provision(tb, `{"rate_limits":{`+zones+`}}`)
+	tb.Cleanup(end)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ctx, cancel := caddy.NewContext(provisioned)
-	tb.Cleanup(cancel)
-	h, err := ctx.LoadModuleByID("http.handlers.rate_limit", []byte(`{"rate_limits":{`+zones+`}}`))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return h.(*Handler)
+	return h
 }
 
 // handlersByWork returns handlers by what they do.

@@ -28,11 +28,7 @@ func (hangingStore) Take(ctx context.Context, _ []store.ZoneRequest) (bool, erro
 // An explanation ends after 10 s, as docs/admin.md says, also if the store never decides. It is then an error, not
 // a verdict about a part of the way.
 func TestExplainTakesTooLong(t *testing.T) {
-	loadExplained(t)
-	app, err := activeApp()
-	if err != nil {
-		t.Fatal(err)
-	}
+	app := loadExplained(t)
 	h := app.zonesByName["api"][0].handler
 	h.Store = hangingStore{h.Store}
 	synctest.Test(t, func(t *testing.T) {
@@ -81,14 +77,11 @@ const explainedBody = `{"url":"http://example.com:0/x","headers":{"X-Key":"k"}}`
 
 // loadExplained loads a configuration with a zone in memory, and another one whose factor is 0. The log of Caddy is
 // discarded.
-func loadExplained(tb testing.TB) {
+func loadExplained(tb testing.TB) *App {
 	tb.Helper()
 	config := `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{"http":{"servers":{"a":{
 		"listen":["127.0.0.1:0"],"routes":[{"match":[{"path":["/x"]}],"handle":[{"handler":"subroute","routes":[{"handle":[
 		{"handler":"rate_limit","rate_limits":{"api":{"runtime_overrides":true,"key":"{http.request.header.X-Key}{http.rate_limit.request.json.user}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]},
 			"off":{"match":[{"query":{"off":["1"]}}],"exempt":[{"query":{"free":["1"]}}],"factor":0,"limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}}]}]}]}]}}}}}`
-	if err := caddy.Load([]byte(config), true); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = caddy.Stop() })
+	return loadApp(tb, config)
 }

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +18,20 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
 
+// loadApp loads a configuration in JSON, which is in force until the test ends or loads another one.
+func loadApp(tb testing.TB, config string) *App {
+	tb.Helper()
+	if err := caddy.Load([]byte(config), true); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = caddy.Stop() })
+	app, err := activeApp()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return app
+}
+
 // max_keys bounds each of the two stores in memory, so their keys are counted apart.
 func TestStatusCountsKeysByStore(t *testing.T) {
 	const zone = `{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}`
@@ -27,14 +40,7 @@ func TestStatusCountsKeysByStore(t *testing.T) {
 		"http":{"servers":{"s":{"listen":["unix/` + t.TempDir() + `/s"],"routes":[{"handle":[
 			{"handler":"rate_limit","rate_limits":{"a":` + zone + `}},
 			{"handler":"rate_limit","rate_limits":{"b":` + zone + `},"store":"redis","redis":{"address":["127.0.0.1:1"],"timeout":"10s"}}]}]}}}}}`
-	if err := caddy.Load([]byte(config), true); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = caddy.Stop() })
-	app, err := activeApp()
-	if err != nil {
-		t.Fatal(err)
-	}
+	app := loadApp(t, config)
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	for zone, keys := range map[string]int{"a": 2, "b": 3} { // without the Redis, local budgets decide about b
 		for n := range keys {
@@ -57,16 +63,8 @@ func TestReloadKeepsTopKeys(t *testing.T) {
 		config := fmt.Sprintf(`{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{
 			"rate_limit":{"store":"redis","redis":{"address":["127.0.0.1:1"]%s},"rate_limits":{%q:{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}},
 			"http":{"servers":{"s":{"listen":["unix/%s/s"],"routes":[{"handle":[{"handler":"rate_limit"},{"handler":"rate_limit"}]}]}}}}}`, options, zone, t.TempDir())
-		if err := caddy.Load([]byte(config), true); err != nil {
-			t.Fatal(err)
-		}
-		app, err := activeApp()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return app
+		return loadApp(t, config)
 	}
-	t.Cleanup(func() { _ = caddy.Stop() })
 	load("api", "").zonesByName["api"][0].DeniedKeys.Add(time.Now(), "", "flood")
 	for _, step := range []struct {
 		zone, options string
@@ -91,23 +89,11 @@ func TestReloadKeepsTopKeys(t *testing.T) {
 // The number of metrics stays the same, however many keys there are.
 func TestMetricCardinality(t *testing.T) {
 	keys := seedtest.Cases(t, 20_000)
-	config := &caddy.Config{
-		Admin: &caddy.AdminConfig{Disabled: true},
-		AppsRaw: caddy.ModuleMap{
-			"rate_limit": json.RawMessage(`{"memory":{"max_keys":10000000},"rate_limits":{
+	app := loadApp(t, `{"admin":{"disabled":true},"apps":{
+		"rate_limit":{"memory":{"max_keys":10000000},"rate_limits":{
 			"all":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":1,"window":"100h"}],
-				"ban":{"duration":"1h"},"concurrency":3,"delay":{"max":"1ms"},"override":{"k1":{"unlimited":true}},"runtime_overrides":true}}}`),
-			"http": json.RawMessage(`{"servers":{"s":{"listen":["unix/` + t.TempDir() + `/s"],"routes":[{"handle":[{"handler":"rate_limit"}]}]}}}`),
-		},
-	}
-	if err := caddy.Run(config); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = caddy.Stop() })
-	app, err := activeApp()
-	if err != nil {
-		t.Fatal(err)
-	}
+				"ban":{"duration":"1h"},"concurrency":3,"delay":{"max":"1ms"},"override":{"k1":{"unlimited":true}},"runtime_overrides":true}}},
+		"http":{"servers":{"s":{"listen":["unix/`+t.TempDir()+`/s"],"routes":[{"handle":[{"handler":"rate_limit"}]}]}}}}}`)
 	h := app.zonesByName["all"][0].handler
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	ask := func(first, last int) {

@@ -50,14 +50,22 @@ func is[T any](v any) bool {
 	return ok
 }
 
-// provision loads a handler as Caddy does. end ends its configuration.
-func provision(t *testing.T, handler string) (h *Handler, end func(), err error) {
-	t.Helper()
+// newContext returns the context of a configuration. end ends it.
+func newContext(tb testing.TB) (ctx caddy.Context, end func()) {
+	tb.Helper()
+	caddytest.Provisioning.Lock()
 	outer, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	caddytest.Provisioning.Unlock()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, end := caddy.NewContext(outer)
+	return caddy.NewContext(outer)
+}
+
+// provision loads a handler as Caddy does. end ends its configuration.
+func provision(tb testing.TB, handler string) (h *Handler, end func(), err error) {
+	tb.Helper()
+	ctx, end := newContext(tb)
 	m, err := ctx.LoadModuleByID("http.handlers.rate_limit", json.RawMessage(handler))
 	h, _ = m.(*Handler)
 	return h, end, err

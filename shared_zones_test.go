@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
@@ -67,11 +65,7 @@ func TestSharedZonesInJSON(t *testing.T) {
 
 // The handlers of a shared zone have its limits in common, as far as on_store_error is the same.
 func TestSharedZonesAreCompiledOnce(t *testing.T) {
-	outer, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, end := caddy.NewContext(outer)
+	ctx, end := newContext(t)
 	defer end()
 	load := func(id, config string) any {
 		t.Helper()

@@ -41,5 +41,6 @@ func firstDifference(got, want string) string {
 		}
 	}
 	is := func(text string) string { return strings.Split(text+strings.Repeat("\n", line), "\n")[line-1] }
-	return fmt.Sprintf("The first difference is in line %d:\n%.300s\nwant\n%.300s\nIf the change is wanted, run go test with -update.", line, is(got), is(want))
+	return fmt.Sprintf("The first difference is in line %d:\n%.300s\nwant\n%.300s\nIf the change is wanted, run go test with -update.",
+		line, is(got), is(want))
 }

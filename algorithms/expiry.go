@@ -22,6 +22,10 @@ const banQuantum Micros = 1_000_000
 // it begins with initial again.
 func (l *Limit) Expires(s *State) Micros { return expires(l.algorithm.keepUntil(l, s), l.quantum) }
 
+// KeptUntil returns the instant from which on a state decides like the zero State, for this limit and for a larger one that
+// counts it. It does not hold for limits that are kept after a reset: see [Limit.KeptAfterReset].
+func (l *Limit) KeptUntil(s *State) Micros { return l.algorithm.keepUntil(l, s) }
+
 // Expires returns the instant at which a store drops a ban in that state.
 func (b *Ban) Expires(s *State) Micros { return expires(banKeepUntil(b, s), banQuantum) }
 

@@ -194,8 +194,9 @@ func (tx *transaction) fillOutcome(it *item) {
 	for i := range it.limits {
 		d, e := it.checks[i].Decision, &it.limits[i]
 		if d.Charged > 0 || e.state != e.before {
-			expires := tx.now + d.ResetAfter
-			if l := &r.Limits[i]; l.KeptAfterReset() {
+			l := &r.Limits[i]
+			expires := l.KeptUntil(&e.state)
+			if l.KeptAfterReset() {
 				expires = l.Expires(&e.state)
 			}
 			tx.save(e, expires)

@@ -255,6 +255,10 @@ func bucketRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	if n < ceilDiv(refundable, unit) {
 		refundable = n * unit
 	}
-	left := max(used-refundable, 0)
-	bucketSave(l, s, left, eff, owed, larger, left-used)
+	refundable = min(refundable, used)
+	if s.D%4 == 2 && larger == 0 && s.D/4 == l.Events { // smaller limits keep their credit, which is as of the last tick
+		s.A -= refundable
+		return
+	}
+	bucketSave(l, s, used-refundable, eff, owed, larger, -refundable)
 }

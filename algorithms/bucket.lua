@@ -138,9 +138,10 @@ local function bucket_refund(l, k, now, receipt_used, receipt_at, n)
   if refundable == 0 or owed == 0 and used > full and used > refundable then
     return -- all of it has refilled, or later requests wait behind this charge
   end
-  if n < ceil(refundable / unit) then
-    refundable = n * unit
+  refundable = min(refundable, n * unit, used)
+  if counted_by % 4 == 2 and larger == 0 and floor(counted_by / 4) == l[8] then
+    save(l, k, admitted - refundable, last_tick, debt, counted_by)
+    return
   end
-  local left = max(used - refundable, 0)
-  bucket_save(l, k, left, eff, owed, larger, left - used)
+  bucket_save(l, k, used - refundable, eff, owed, larger, -refundable)
 end

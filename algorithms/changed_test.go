@@ -45,6 +45,22 @@ func TestAlternatingLimitsStayWithinTheLargest(t *testing.T) {
 	})
 }
 
+// What the larger limit gives back takes nothing from the smaller one.
+func TestRefundByTheLargerLimit(t *testing.T) {
+	larger := mustLimit(t, Quota{Algorithm: "token_bucket", Events: 100, Window: minute, Burst: 1000})
+	h := &history{limit: larger, state: new(State), now: start}
+	d := h.take(start, 500)
+	h.limit = mustLimit(t, Quota{Algorithm: "token_bucket", Events: 60, Window: minute, Burst: 60})
+	h.take(start+minute, 20)
+	Refund(larger, h.state, start+minute+second, d.Receipt, 1)
+	if e := h.ask(start+minute+second, 0); e.Remaining != 41 {
+		t.Errorf("%d remain, want 41", e.Remaining)
+	}
+	if h.limit = larger; h.ask(start+minute+second, 0).Remaining != 582 {
+		t.Errorf("%+v remain of the larger one, want 582", h.ask(start+minute+second, 0))
+	}
+}
+
 // Every algorithm keeps what was used under a limit that is raised and lowered. To the lower limit the budget is full, and it owes
 // nothing: after what it takes to fill up, all of it is free.
 func TestLoweredLimitIsFull(t *testing.T) {

@@ -182,7 +182,7 @@ func smoothKeepUntil(l *Limit, s *State) Micros {
 	return s.B + refill + l.retention()
 }
 
-// smoothSave saves a use that changes by delta, and returns it as it is read from then on. See bucketSaveLarger.
+// smoothSave saves a use that changes by delta, and returns it as it is read from then on. See [bucketSave].
 func smoothSave(l *Limit, s *State, now Micros, used int64, nextFree, eff Micros, larger, delta int64) (usedNow int64) {
 	if larger == 1 {
 		all, other := countForLarger(l, s.A, s.D/4, max(now-s.B, 0), delta)

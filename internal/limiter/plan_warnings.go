@@ -57,19 +57,19 @@ func decides(key *keys.Template, name string) bool {
 	})
 }
 
-// plansDiffer reports whether two values of the plan have different limits of one algorithm. Only these share anything.
+// plansDiffer reports whether two values of the plan have different limits that share budgets.
 func (z *Zone) plansDiffer() bool {
-	known := make(map[string]string) // the limits of an algorithm in a set
+	known := make(map[string]string) // the limits of a fingerprint in a set
 	for _, set := range z.SetsWithoutOverrides() {
 		own := make(map[string]string)
 		for _, l := range set.Limits {
-			own[l.Algorithm().Name] += l.String() + "\n"
+			own[l.Fingerprint()] += l.String() + "\n"
 		}
-		for name, limits := range own {
-			if other, there := known[name]; there && other != limits {
+		for fingerprint, limits := range own {
+			if other, there := known[fingerprint]; there && other != limits {
 				return true
 			}
-			known[name] = limits
+			known[fingerprint] = limits
 		}
 	}
 	return false

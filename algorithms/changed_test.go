@@ -45,7 +45,7 @@ func TestAlternatingLimitsStayWithinTheLargest(t *testing.T) {
 	})
 }
 
-// What the larger limit gives back takes nothing from the smaller one.
+// A refund by the larger limit takes nothing from the smaller one.
 func TestRefundByTheLargerLimit(t *testing.T) {
 	larger := mustLimit(t, Quota{Algorithm: "token_bucket", Events: 100, Window: minute, Burst: 1000})
 	h := &history{limit: larger, state: new(State), now: start}

@@ -159,10 +159,13 @@ func bucketRefill(l *Limit, used int64, lastTick, now Micros) (usedNow int64, ef
 	if lastTick-now > stepBack {
 		lastTick, dirty = now, 1
 	}
-	ticks := min(floorDiv(max(now, lastTick)-lastTick, tick), ceilDiv(used, rate))
-	used, eff = max(used-ticks*rate, 0), lastTick+ticks*tick
-	if used == 0 {
-		eff = max(now, eff)
+	eff = lastTick
+	if elapsed := now - lastTick; elapsed > 0 {
+		if ticks := floorDiv(elapsed, tick); ticks < ceilDiv(used, rate) {
+			used, eff = used-ticks*rate, lastTick+ticks*tick
+		} else {
+			used, eff = 0, now
+		}
 	}
 	return used, eff, dirty
 }
@@ -215,12 +218,10 @@ func bucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r roo
 		charge = min(charge, floorDiv(most-used, unit))
 		used += charge * unit
 	}
-	if charge > 0 {
-		if o != settled {
-			owed = 0
-		} else if before <= full {
-			owed = 1
-		}
+	if charge > 0 && o != settled {
+		owed = 0
+	} else if charge > 0 && before <= full {
+		owed = 1
 	}
 	if charge > 0 || dirty == 1 && o != peek {
 		used = bucketSave(l, s, used, eff, owed, larger, used-before)

@@ -27,6 +27,9 @@ end
 local function bucket_all(admitted, rest, counted_by) return min(admitted + (counted_by % 4 == 2 and 0 or rest), forever - 1) end
 
 local function bucket_keep_until(l, admitted, last_tick, rest, counted_by)
+  if rest == 0 and counted_by == l.counted_by and admitted <= l[7] then
+    return last_tick + ceil(admitted / l[1]) * l[6] + l[5]
+  end
   local used, _, larger = bucket_use(l, admitted, rest, counted_by)
   local ticks = ceil(used / l[1])
   if larger == 1 then
@@ -51,11 +54,14 @@ local function bucket_refill(l, used, last_tick, now)
   if last_tick - now > step_back then
     last_tick, dirty = now, 1
   end
-  local ticks = min(floor((max(now, last_tick) - last_tick) / tick), ceil(used / rate))
-  used = max(used - ticks * rate, 0)
-  local eff = last_tick + ticks * tick
-  if used == 0 then
-    eff = max(now, eff)
+  local eff, elapsed = last_tick, now - last_tick
+  if elapsed > 0 then
+    local refilled = (elapsed - elapsed % tick) / tick * rate -- above 2^53 it is not exact, but more than any use
+    if refilled < used then
+      used, eff = used - refilled, now - elapsed % tick
+    else
+      used, eff = 0, now
+    end
   end
   return used, eff, dirty
 end
@@ -87,11 +93,13 @@ end
 local function bucket_decide(l, k, now, cost)
   local rate, tick, unit, burst = l[1], l[6], l[2], l[3]
   local admitted, last_tick, debt, counted_by = load(l, k)
-  local used, owed, larger = bucket_use(l, admitted, debt, counted_by)
-  local eff, dirty
+  local used, owed, larger, eff, dirty = admitted, 0, 0, nil, nil
+  if counted_by ~= l.counted_by or debt > 0 or admitted > burst * unit then
+    used, owed, larger = bucket_use(l, admitted, debt, counted_by)
+  end
   used, eff, dirty = bucket_refill(l, used, last_tick, now)
   local free = burst * unit - used
-  local fits = max(floor(free / unit), 0)
+  local fits = free > 0 and floor(free / unit) or 0
   local retry = 0
   if cost > burst then
     retry = forever
@@ -103,7 +111,14 @@ end
 
 local function bucket_commit(l, k, now, charge, outcome, used, eff, marks, dirty)
   local unit, full, most = l[2], l[3] * l[2], l[7]
-  local before, owed, larger = used, marks % 2, floor(marks / 2)
+  local before, all = used, used + charge * unit
+  if all <= full and marks < 2 then -- as below, in less time
+    if charge > 0 or dirty == 1 and outcome ~= peek then
+      save(l, k, all, eff, 0, l.counted_by)
+    end
+    return charge, all, eff
+  end
+  local owed, larger = marks % 2, floor(marks / 2)
   if outcome == denied then
     local max_used = max(used, 2 * full)
     charge = min(charge, ceil((max_used - used) / unit))
@@ -112,12 +127,10 @@ local function bucket_commit(l, k, now, charge, outcome, used, eff, marks, dirty
     charge = min(charge, floor((most - used) / unit))
     used = used + charge * unit
   end
-  if charge > 0 then
-    if outcome ~= settled then
-      owed = 0
-    elseif before <= full then
-      owed = 1
-    end
+  if charge > 0 and outcome ~= settled then
+    owed = 0
+  elseif charge > 0 and before <= full then
+    owed = 1
   end
   if charge > 0 or dirty == 1 and outcome ~= peek then
     used = bucket_save(l, k, used, eff, owed, larger, used - before)

@@ -145,7 +145,7 @@ func (q *Quota) describePeriod() string {
 	return q.Period + " " + q.TimeZone
 }
 
-func calendarRoll(l *Limit, end Micros, count, highest int64, now Micros) (currentEnd Micros, countNow, highestNow, dirty int64) {
+func calendarRoll(l *Limit, now, end Micros, count, highest int64) (currentEnd Micros, countNow, highestNow, dirty int64) {
 	endNow, endNext := l.calendar.ends(now)
 	if end-endNow > endNext-end && endNow-now > stepBack {
 		end, dirty = endNow, 1
@@ -158,7 +158,7 @@ func calendarRoll(l *Limit, end Micros, count, highest int64, now Micros) (curre
 
 func calendarDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events := l.Events
-	end, count, highest, dirty := calendarRoll(l, s.A, s.B, s.C, now)
+	end, count, highest, dirty := calendarRoll(l, now, s.A, s.B, s.C)
 	fits := max(events-count, 0)
 	retry := int64(0)
 	if cost > events {
@@ -200,7 +200,7 @@ func calendarOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, re
 
 func calendarRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	receiptEnd := r.A
-	end, count, highest, _ := calendarRoll(l, s.A, s.B, s.C, now)
+	end, count, highest, _ := calendarRoll(l, now, s.A, s.B, s.C)
 	if count > 0 && end == receiptEnd {
 		count = max(count-n, 0)
 		s.A, s.B, s.C = end, count, highest

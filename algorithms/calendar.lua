@@ -11,17 +11,11 @@ local function calendar_read(l, message, pos)
   return pos
 end
 
--- Return the ends of the present period, and of the next.
-local function calendar_ends(l, now)
-  if now < l[2] then
-    return l[2], l[3]
+local function calendar_roll(l, now, period_end, count, highest)
+  local dirty, end_now, end_next = 0, l[2], l[3]
+  if now >= end_now then
+    end_now, end_next = end_next, l[4]
   end
-  return l[3], l[4]
-end
-
-local function calendar_roll(l, period_end, count, highest, now)
-  local dirty = 0
-  local end_now, end_next = calendar_ends(l, now)
   if period_end - end_now > end_next - period_end and end_now - now > step_back then
     period_end, dirty = end_now, 1
   end
@@ -33,9 +27,7 @@ end
 
 local function calendar_decide(l, k, now, cost)
   local events = l[1]
-  local period_end, count, highest = load(l, k)
-  local dirty
-  period_end, count, highest, dirty = calendar_roll(l, period_end, count, highest, now)
+  local period_end, count, highest, dirty = calendar_roll(l, now, load(l, k))
   local fits = max(events - count, 0)
   local retry = 0
   if cost > events then
@@ -67,8 +59,7 @@ local function calendar_commit(l, k, now, charge, outcome, period_end, count, be
 end
 
 local function calendar_refund(l, k, now, receipt_end, _, n)
-  local period_end, count, highest = load(l, k)
-  period_end, count, highest = calendar_roll(l, period_end, count, highest, now)
+  local period_end, count, highest = calendar_roll(l, now, load(l, k))
   if count > 0 and period_end == receipt_end then
     count = max(count - n, 0)
     save(l, k, period_end, count, highest, 0)

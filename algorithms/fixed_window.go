@@ -87,7 +87,7 @@ func fixedWindowKeepUntil(l *Limit, s *State) Micros {
 // fixedWindowRoll returns the start of the current window, the number of events charged in it, and the number of those
 // charged in advance. start, count and queued are of an earlier window. The window may begin up to a second
 // ahead of now. dirty is 1 if the clock has stepped back and the state must be saved.
-func fixedWindowRoll(l *Limit, start Micros, count, queued int64, now Micros) (currentStart Micros, countNow, queuedNow, dirty int64) {
+func fixedWindowRoll(l *Limit, now, start Micros, count, queued int64) (currentStart Micros, countNow, queuedNow, dirty int64) {
 	events, window, alignClock := l.Events, l.Window, l.Align == "clock"
 	newStart := now
 	queued = fixedWindowQueue(l, queued)
@@ -119,7 +119,7 @@ func fixedWindowUsed(l *Limit, count, queued int64) int64 {
 
 func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window := l.Events, l.Window
-	start, count, queued, dirty := fixedWindowRoll(l, s.A, s.B, s.C, now)
+	start, count, queued, dirty := fixedWindowRoll(l, now, s.A, s.B, s.C)
 	used := fixedWindowUsed(l, count, queued)
 	fits := max(events-used, 0)
 	retry := int64(0)
@@ -145,8 +145,8 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 	}
 	charge = max(min(charge, exact/2-count-queued), 0)
 	queue := int64(0)
-	if o != settled {
-		queue = min(max(used+charge-events, 0), charge)
+	if o != settled && used+charge > events {
+		queue = min(used+charge-events, charge)
 	}
 	count, queued = count+charge-queue, queued+queue
 	if charge > 0 || dirty == 1 && o != peek {
@@ -168,8 +168,8 @@ func fixedWindowOutlook(l *Limit, b Balance, now Micros) (remaining int64, more,
 func fixedWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	receiptStart, receiptUsed := r.A, r.B
 	events := l.Events
-	start, count, queued, _ := fixedWindowRoll(l, s.A, s.B, s.C, now)
-	rolledStart, refundable, later, _ := fixedWindowRoll(l, receiptStart, min(receiptUsed, events), max(receiptUsed-events, 0), now)
+	start, count, queued, _ := fixedWindowRoll(l, now, s.A, s.B, s.C)
+	rolledStart, refundable, later, _ := fixedWindowRoll(l, now, receiptStart, min(receiptUsed, events), max(receiptUsed-events, 0))
 	refundable += later
 	used := fixedWindowUsed(l, count, queued)
 	if queued > 0 && used > refundable {

@@ -2,28 +2,24 @@
 -- fixed_window: see fixed_window.go.
 --
 -- state   start (µs), count (events), queued (events), 4·events of the limit
--- limit   1 events, 2 window, 3 align clock (0 or 1)
-local function fixed_window_queue(l, queued)
-  return min(queued, (floor(forever / 4 / l[2]) + 1) * l[1])
-end
-
+-- limit   1 events, 2 window, 3 align clock (0 or 1), 4 most queued
 local function fixed_window_keep_until(l, start, count, queued)
-  if count + queued == 0 then
-    return start
+  if queued > 0 then
+    return start + (1 + ceil(min(queued, l[4]) / l[1])) * l[2]
   end
-  return start + (1 + ceil(fixed_window_queue(l, queued) / l[1])) * l[2]
+  return count > 0 and start + l[2] or start
 end
 
 local function fixed_window_read(l, message, pos)
   l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
-  l.keep_until, l.counted_by = fixed_window_keep_until, 4 * l[1]
+  l[4], l.keep_until, l.counted_by = (floor(forever / 4 / l[2]) + 1) * l[1], fixed_window_keep_until, 4 * l[1]
   return pos
 end
 
-local function fixed_window_roll(l, start, count, queued, now)
+local function fixed_window_roll(l, now, start, count, queued)
   local events, window, align_clock, dirty = l[1], l[2], l[3] == 1, 0
   local new_start = now
-  queued = fixed_window_queue(l, queued)
+  queued = queued > 0 and min(queued, l[4]) or 0
   if align_clock then
     new_start = now - now % window
   end
@@ -45,10 +41,8 @@ local function fixed_window_used(l, count, queued) return queued > 0 and l[1] + 
 
 local function fixed_window_decide(l, k, now, cost)
   local events, window = l[1], l[2]
-  local start, count, queued = load(l, k)
-  local dirty
-  start, count, queued, dirty = fixed_window_roll(l, start, count, queued, now)
-  local used = fixed_window_used(l, count, queued)
+  local start, count, queued, dirty = fixed_window_roll(l, now, load(l, k))
+  local used = (queued > 0 or count > events) and fixed_window_used(l, count, queued) or count
   local fits = max(events - used, 0)
   local retry = 0
   if cost > events then
@@ -61,6 +55,12 @@ end
 
 local function fixed_window_commit(l, k, now, charge, outcome, start, count, queued, dirty)
   local events, align_clock = l[1], l[3] == 1
+  if queued == 0 and count + charge <= events then -- as below, in less time
+    if charge > 0 or dirty == 1 and outcome ~= peek then
+      save(l, k, start, count + charge, 0, l.counted_by)
+    end
+    return charge, start, count + charge
+  end
   local used = fixed_window_used(l, count, queued)
   if outcome == denied and used + charge > events then
     if align_clock or used > events then
@@ -72,8 +72,8 @@ local function fixed_window_commit(l, k, now, charge, outcome, start, count, que
   end
   charge = max(min(charge, forever / 2 - count - queued), 0)
   local queue = 0
-  if outcome ~= settled then
-    queue = min(max(used + charge - events, 0), charge)
+  if outcome ~= settled and used + charge > events then
+    queue = min(used + charge - events, charge)
   end
   count, queued = count + charge - queue, queued + queue
   if charge > 0 or dirty == 1 and outcome ~= peek then
@@ -84,10 +84,9 @@ end
 
 local function fixed_window_refund(l, k, now, receipt_start, receipt_used, n)
   local events = l[1]
-  local start, count, queued = load(l, k)
-  start, count, queued = fixed_window_roll(l, start, count, queued, now)
+  local start, count, queued = fixed_window_roll(l, now, load(l, k))
   local rolled_start, refundable, later =
-    fixed_window_roll(l, receipt_start, min(receipt_used, events), max(receipt_used - events, 0), now)
+    fixed_window_roll(l, now, receipt_start, min(receipt_used, events), max(receipt_used - events, 0))
   refundable = refundable + later
   local used = fixed_window_used(l, count, queued)
   if queued > 0 and used > refundable then

@@ -23,7 +23,7 @@ end
 local keys = KEYS
 local now -- the instant of all operations, in µs
 local stored -- states as read from Redis; false: none
-local expiry_before = {--[[room]]} -- expiries of the stored states, in quanta; see expiry.go
+local expiry_before = {--[[room]]} -- expiries of the stored states, in µs; see expiry.go
 local changed_keys, changed_count = {--[[room]]}, 0 -- every k that has changed, in order of its first change
 local pending, pending_ttl = {--[[room]]}, {--[[room]]} -- changed states and their TTLs in ms; false: the TTL stays
 local slots_of = {} -- slots that were read; see slots.lua
@@ -36,27 +36,25 @@ local function load(l, k)
   if #state ~= 28 then not_a_budget() end
   local a, b, c, d = unpack_numbers('<I7I7I7I7', state)
   if a > forever or b > forever or c > forever or d > forever then not_a_budget() end
-  if not pending[k] and d - d % 2 == l.counted_by then -- otherwise the expiry follows from another limit
-    expiry_before[k] = floor(l.keep_until(l, a, b, c, d) / l.quantum)
+  if not pending[k] and (d == l.counted_by or d - d % 2 == l.counted_by) then -- otherwise the expiry follows from another limit
+    local keep_until, quantum = l.keep_until(l, a, b, c, d), l.quantum
+    expiry_before[k] = keep_until - keep_until % quantum + 2 * quantum
   end
   return a, b, c, d
 end
 
--- Return the TTL in ms of a state with that expiry in quanta: see expires in expiry.go. The TTL is at
--- least 1, because the expiry can have passed.
-local function ttl_of(expiry, quantum)
-  return max(ceil(((expiry + 2) * quantum - now) / 1000), 1)
-end
+-- Return the TTL in ms of a state with that expiry. It is at least 1, because the expiry can have passed.
+local function ttl_of(expiry) return max(ceil((expiry - now) / 1000), 1) end
 
--- Change a state. The key expires one to two quanta after keep_until.
+-- Change a state. The key expires one to two quanta after keep_until: see expires in expiry.go.
 local function change(k, state, keep_until, quantum)
   if not pending[k] then
     changed_count = changed_count + 1
     changed_keys[changed_count] = k
   end
   if undo_log then undo_log[#undo_log + 1] = { k, pending[k], pending_ttl[k] } end
-  local expiry = floor(keep_until / quantum)
-  pending[k], pending_ttl[k] = state, expiry ~= expiry_before[k] and ttl_of(expiry, quantum)
+  local expiry = keep_until - keep_until % quantum + 2 * quantum
+  pending[k], pending_ttl[k] = state, expiry ~= expiry_before[k] and ttl_of(expiry)
 end
 
 -- Change the numbers of a state.

@@ -95,21 +95,16 @@ local function sliding_log_count(l, k, column, edge)
   local from, high, low = 0, min(entries, 16), 0
   local text = sliding_log_entries(l, k, 0, high)
   if high < entries and unpack_numbers('<d', text, (high - 1) * size + offset) <= edge then
-    low, high = high, entries
-    while high - low > 500 do
-      local middle = floor((low + high) / 2)
-      if unpack_numbers('<d', sliding_log_entries(l, k, middle, 1), offset) <= edge then
-        low = middle + 1
-      else
-        high = middle
-      end
-    end
-    from = low - 1
-    text = sliding_log_entries(l, k, from, min(high + 1, entries) - from)
+    low, high, text = high, entries, nil
   end
   while high > low do
+    if not text and high - low <= 500 then
+      from = low - 1
+      text = sliding_log_entries(l, k, from, min(high + 1, entries) - from)
+    end
     local middle = floor((low + high) / 2)
-    if unpack_numbers('<d', text, (middle - from) * size + offset) <= edge then
+    local entry, pos = text or sliding_log_entries(l, k, middle, 1), text and middle - from or 0
+    if unpack_numbers('<d', entry, pos * size + offset) <= edge then
       low = middle + 1
     else
       high = middle
@@ -184,9 +179,9 @@ local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, fi
   local key, size, places, left = keys[k], l.size, l.places, l.entries - drop
   local entries = left + count
   local retention, quantum = max(l[2], l[3]), l.quantum
-  local expiry, same = floor((newest - shift + retention) / quantum), false
+  local keep_until, before, same = newest - shift + retention, l.newest - l.shift + retention, false
   if l.entries > 0 and l.writer == l[1] then -- another limit has set another expiry
-    same = expiry == floor((l.newest - l.shift + retention) / quantum)
+    same = keep_until - keep_until % quantum == before - before % quantum
   end
   if places > 0 then
     l.head = (l.head + drop) % places
@@ -201,7 +196,7 @@ local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, fi
       if same then
         redis.call('SET', key, text, 'KEEPTTL')
       else
-        redis.call('SET', key, text, 'PX', ttl_of(expiry, quantum))
+        redis.call('SET', key, text, 'PX', ttl_of(keep_until - keep_until % quantum + 2 * quantum))
       end
       return
     end
@@ -214,7 +209,7 @@ local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, fi
   end
   redis.call('SETRANGE', key, 0, pack_numbers('<ddddddd', l.head, entries, shift, newest, first, after, l[1]))
   if not same then
-    redis.call('PEXPIRE', key, ttl_of(expiry, quantum))
+    redis.call('PEXPIRE', key, ttl_of(keep_until - keep_until % quantum + 2 * quantum))
   end
 end
 
@@ -267,18 +262,18 @@ local function sliding_log_commit(l, k, now, charge, outcome, eff, expired, live
     newest = l.newest - shift
   end
   charge = min(charge, events)
-  local excess = max(live + charge - max(events, live), 0)
-  if excess > 0 and excess < live then
-    local _
-    _, oldest_live, drop = sliding_log_pair(l, k, expired + excess - 1)
-  end
-  expired, live = expired + excess, live - excess
-  local beyond = max(live + charge - events, 0)
-  if live > beyond then
-    if beyond > 0 then
-      local _
+  local beyond = live + charge - events
+  if beyond > 0 then
+    local excess, _ = min(beyond, charge), nil
+    if excess > 0 and excess < live then
+      _, oldest_live, drop = sliding_log_pair(l, k, expired + excess - 1)
+    end
+    expired, live, beyond = expired + excess, live - excess, beyond - excess
+    if beyond > 0 and beyond < live then
       _, oldest_live = sliding_log_pair(l, k, expired + beyond - 1)
     end
+  end
+  if live > 0 and live > beyond then
     oldest = oldest_live - shift
   end
   local remaining, more, reset = max(events - live - charge, 0), 0, 0

@@ -2,7 +2,7 @@
 -- sliding_window: see sliding_window.go.
 --
 -- state   start (µs), prev (events), cur (events), 4·events of the limit
--- limit   1 events, 2 window, 3 unit (µs)
+-- limit   1 events, 2 window, 3 unit (µs), 4 width
 local function sliding_window_keep_until(l, start, prev, cur)
   local window = l[2]
   if cur > 0 then
@@ -15,14 +15,14 @@ end
 
 local function sliding_window_read(l, message, pos)
   l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
-  l.keep_until, l.counted_by = sliding_window_keep_until, 4 * l[1]
+  l[4], l.keep_until, l.counted_by = ceil(l[2] / l[3]), sliding_window_keep_until, 4 * l[1]
   return pos
 end
 
 local function sliding_window_free(l, now, start, prev, cur)
   local events, window, unit = l[1], l[2], l[3]
   prev, cur = min(prev, events), min(cur, events)
-  local width, elapsed = ceil(window / unit), floor((max(now, start) - start) / unit)
+  local width, elapsed = l[4], floor(max(now - start, 0) / unit)
   return max(floor((events * width - prev * (width - elapsed) - cur * width) / width), 0)
 end
 
@@ -32,8 +32,7 @@ local function sliding_window_fits_at(l, start, prev, cur, cost)
   if cur + cost > events then
     start, prev, cur = start + window, cur, 0
   end
-  local width = ceil(window / unit)
-  local elapsed = width - floor((events - cur - cost) * width / prev)
+  local elapsed = l[4] - floor((events - cur - cost) * l[4] / prev)
   return start + min(elapsed * unit, window)
 end
 

@@ -37,7 +37,8 @@ local function slots_read(k, instance, now, slots_expiry)
   else
     s.before = living
   end
-  if s.stored_expiry > 0 and not pending[k] then expiry_before[k] = floor(s.stored_expiry / (slots_expiry / 3)) end
+  local expiry, quantum = s.stored_expiry, floor(slots_expiry / 3)
+  if expiry > 0 and not pending[k] then expiry_before[k] = expiry - expiry % quantum + 2 * quantum end
   slots_of[k] = s
   return s
 end
@@ -55,7 +56,7 @@ local function slots_save(s, k, instance, now, slots_expiry)
   elseif s.count == 0 then
     expires = max(s.stored_expiry, now)
   end
-  change(k, state, expires, slots_expiry / 3)
+  change(k, state, expires, floor(slots_expiry / 3))
 end
 
 -- Make count the count of the instance.

@@ -7,7 +7,8 @@
 --         with warm_up: 9 idle_num, 10 idle_den, 11 events_to_warm, 12 threshold, 13 unit,
 --         14 cold_span, 15 steep_num, 16 steep_den, 17 ratio_num, 18 ratio_den
 local function smooth_use(l, used, counted_by)
-  local full, events = l[3] * l[2], floor(counted_by / 4)
+  local full = l[3] * l[2]
+  local events = floor(counted_by / 4)
   if l[8] > 0 then
     return used, 0
   elseif events ~= l[19] and events > 0 then
@@ -21,6 +22,9 @@ local function smooth_use(l, used, counted_by)
 end
 
 local function smooth_keep_until(l, used, next_free, _, counted_by)
+  if counted_by == l.counted_by and used <= l[3] * l[2] then
+    return next_free + ceil(used / l[5]) + l[7]
+  end
   local own, larger = smooth_use(l, used, counted_by)
   local refill = ceil(own / l[5])
   if larger == 1 then
@@ -84,8 +88,10 @@ end
 
 local function smooth_decide(l, k, now, cost)
   local used, next_free, last_charge, counted_by = load(l, k)
-  local larger, eff, dirty
-  used, larger = smooth_use(l, used, counted_by)
+  local larger, eff, dirty = 0, nil, nil
+  if counted_by ~= l.counted_by or used > l[3] * l[2] then
+    used, larger = smooth_use(l, used, counted_by)
+  end
   used, next_free, eff, dirty = smooth_refill(l, used, next_free, last_charge, now)
   local fits, retry = forever, 0
   if next_free > eff then
@@ -99,7 +105,7 @@ end
 
 local function smooth_commit(l, k, now, charge, outcome, used, next_free, eff, marks)
   local events, window, burst, max_charge, warm_up = l[1], l[2], l[3], l[4], l[8]
-  local before, dirty, larger = used, marks % 2, floor(marks / 2)
+  local before, dirty, larger = used, marks % 2, marks >= 2 and 1 or 0
   charge = min(charge, max_charge)
   if warm_up > 0 then
     local cost

@@ -111,7 +111,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Features
 	}
 	for z, state := range p.startBans {
 		q := p.requests[z]
-		if err := putNumbers(client, parityNames.Name(q.Key, q.Ban.ID), banExpiry(q.Ban, state), state); err != nil {
+		if err := putNumbers(client, parityNames.Name(q.Key, q.Ban.ID), q.Ban.Expires(&state), state); err != nil {
 			return "", err
 		}
 	}
@@ -259,24 +259,20 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 	return ""
 }
 
-// In these tests the TTL of a key tells the quantum of its expiry: spareMS for each, of the last so
-// many. Redis forgets in true time, of which a busy machine may take seconds where a program
-// takes a microsecond.
-const (
-	spareMS    = 1_000_000
-	someQuanta = 1_000_000
-)
+// In these tests the TTL of a key tells its expiry: so many ms for each second. Redis forgets in true time, of which a busy
+// machine may take seconds where a program takes a microsecond.
+const spareMS = 1_000_000
 
 // loader loads each composed script once, changed by mutate, and returns its hash.
 func loader(t testing.TB, client *redis.Client, mutate func(string) string) func(algorithms.Features) string {
 	t.Helper()
 	known := make(map[algorithms.Features]string)
 	load := func(script string) string {
-		const lifetime = "return max(ceil(((expiry + 2) * quantum - now) / 1000), 1)\n"
+		const lifetime = "return max(ceil((expiry - now) / 1000), 1) end\n"
 		if strings.Count(script, lifetime) != 1 {
 			t.Fatalf("the script no longer holds %q", lifetime)
 		}
-		lasting := strings.Replace(mutate(script), lifetime, fmt.Sprintf("return (expiry %% %d + 1) * %d\n", someQuanta, spareMS), 1)
+		lasting := strings.Replace(mutate(script), lifetime, fmt.Sprintf("return floor(expiry / 1000000 + 1) * %d end\n", spareMS), 1)
 		hash, err := client.ScriptLoad(context.Background(), lasting).Result()
 		if err != nil {
 			t.Fatalf("load: %v", err)

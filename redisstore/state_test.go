@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -32,7 +31,7 @@ func (p *program) statesDiffer(client *redis.Client) (string, error) {
 		}
 		if q.Ban != nil {
 			key := parityNames.Name(q.Key, q.Ban.ID)
-			if diff, err := numbersDifference(client, key, of.ban, banExpiry(q.Ban, of.ban)); err != nil || diff != "" {
+			if diff, err := numbersDifference(client, key, of.ban, q.Ban.Expires(&of.ban)); err != nil || diff != "" {
 				return diff, err
 			}
 		}
@@ -68,50 +67,37 @@ func (p *program) slotsDifference(client *redis.Client, key string, want wiretes
 	if len(got) == 0 {
 		return "", nil
 	}
-	expiry := int64(math.Floor(float64(want.Expires()) / (float64(p.expiry) / 3)))
-	return expiryDifference(client, key, expiry)
+	quantum := p.expiry / 3
+	return expiryDifference(client, key, (want.Expires()/quantum+2)*quantum)
 }
 
-// expiryDifference compares the quantum in which a key expires.
-func expiryDifference(client *redis.Client, key string, want int64) (string, error) {
+// expiryDifference compares the second in which a key expires.
+func expiryDifference(client *redis.Client, key string, want algorithms.Micros) (string, error) {
 	late, err := lateness(client, key, want)
 	if err != nil || late != 0 {
-		return fmt.Sprintf("%s expires %d quanta late", key, late), err
+		return fmt.Sprintf("%s expires %d s late", key, late), err
 	}
 	return "", nil
 }
 
-// lateness returns how many quanta after the wanted one a key expires.
-func lateness(client *redis.Client, key string, want int64) (int64, error) {
-	left, err := client.PTTL(context.Background(), key).Result()
+// lateness returns how many seconds after the wanted one a key expires.
+func lateness(client *redis.Client, key string, want algorithms.Micros) (int64, error) {
+	left, err := client.Do(context.Background(), "PTTL", key).Int64() // as a Duration it can be too large
 	if err == nil && left <= 0 {
 		err = fmt.Errorf("%s has no expiry", key)
 	}
-	late := ((left.Milliseconds()-1)/spareMS - want) % someQuanta
-	if late < 0 {
-		late += someQuanta
-	}
-	return late, err
+	return (left-1)/spareMS - want/1_000_000, err
 }
-
-// quantumOf returns the quantum of a limit, the last number of its message to a script.
-func quantumOf(l *algorithms.Limit) algorithms.Micros {
-	text, _ := l.Message(0)
-	return int64(math.Float64frombits(binary.LittleEndian.Uint64([]byte(text[len(text)-8:]))))
-}
-
-// expiryOf returns the quantum of the expiry of a budget.
-func expiryOf(l *algorithms.Limit, s algorithms.State) int64 { return l.Expires(&s)/quantumOf(l) - 2 }
 
 // stateDifference compares a budget with what is stored of it. A log may have places for most events.
 func stateDifference(client *redis.Client, key string, l *algorithms.Limit, most int64, want algorithms.State) (string, error) {
 	if l.Algorithm().IsLog() {
 		return logDifference(client, key, l, most, want)
 	}
-	return numbersDifference(client, key, want, expiryOf(l, want))
+	return numbersDifference(client, key, want, l.Expires(&want))
 }
 
-func numbersDifference(client *redis.Client, key string, want algorithms.State, expiry int64) (string, error) {
+func numbersDifference(client *redis.Client, key string, want algorithms.State, expiry algorithms.Micros) (string, error) {
 	state, err := client.Get(context.Background(), key).Result()
 	if err == redis.Nil {
 		if want != (algorithms.State{}) {
@@ -182,31 +168,27 @@ func logDifference(client *redis.Client, key string, l *algorithms.Limit, most i
 	if !slices.Equal(got, log) || !slices.Equal(header[2:], wantHeader) {
 		return fmt.Sprintf("log of %s: Go %d %d, Lua %d %d", key, wantHeader, log, header, got), nil
 	}
-	// Giving back leaves the expiry where it is, which is too late at most.
-	if late, err := lateness(client, key, expiryOf(l, want)); err != nil || len(log) > 0 && late > someQuanta/2 {
-		return fmt.Sprintf("%s expires %d quanta early", key, someQuanta-late), err
+	// Giving back leaves the expiry where it is, which is too late by the time that the newest event counted.
+	late, err := lateness(client, key, l.Expires(&want))
+	if err != nil || len(log) > 0 && (late < 0 || late > max(l.Window, l.MinInterval)/1_000_000+1) {
+		return fmt.Sprintf("%s expires %d s late", key, late), err
 	}
 	return "", nil
 }
 
-// banExpiry returns the quantum of the expiry of a ban.
-func banExpiry(b *store.Ban, s algorithms.State) int64 { return b.Expires(&s)/1_000_000 - 2 }
-
-// putNumbers writes a state, which expires in a quantum.
-func putNumbers(client *redis.Client, key string, expiry int64, s algorithms.State) error {
+func putNumbers(client *redis.Client, key string, expiry algorithms.Micros, s algorithms.State) error {
 	return put(client, key, redistest.PackState(s), expiry)
 }
 
-func put(client *redis.Client, key string, state []byte, expiry int64) error {
-	expires := time.Duration((expiry%someQuanta+1)*spareMS) * time.Millisecond
-	return client.Set(context.Background(), key, state, expires).Err()
+func put(client *redis.Client, key string, state []byte, expiry algorithms.Micros) error {
+	return client.Do(context.Background(), "SET", key, state, "PX", (expiry/1_000_000+1)*spareMS).Err()
 }
 
 // putState writes the state of a request's first limit into Redis.
 func putState(client *redis.Client, r store.ZoneRequest, s algorithms.State) error {
 	l, key := r.Limits[0].Limit, parityNames.Name(r.Key, r.Limits[0].ID)
 	if s.Log == nil {
-		return putNumbers(client, key, expiryOf(l, s), s)
+		return putNumbers(client, key, l.Expires(&s), s)
 	}
 	var state []byte
 	numbers := []int64{0, s.Log.Len(), s.A, s.Log.At(s.Log.Len() - 1), 0, 0, l.Events}
@@ -216,5 +198,5 @@ func putState(client *redis.Client, r store.ZoneRequest, s algorithms.State) err
 	for _, n := range numbers {
 		state = binary.LittleEndian.AppendUint64(state, math.Float64bits(float64(n)))
 	}
-	return put(client, key, state, expiryOf(l, s))
+	return put(client, key, state, l.Expires(&s))
 }

@@ -124,7 +124,6 @@ func TestWarningsOfKeys(t *testing.T) {
 	}
 }
 
-// A jitter in percent is far too much, but it loads, as in other limiters.
 // A cost that never fits, and one that is always 0, are valid, but hardly meant.
 func TestWarningsOfCosts(t *testing.T) {
 	const dear, free = "each request costs more than a limit", "the limits of a zone deny no request"
@@ -188,6 +187,7 @@ func TestWarningsOfPlans(t *testing.T) {
 	}
 }
 
+// A jitter in percent is far too much, but it loads, as in other limiters.
 func TestWarningsOfJitter(t *testing.T) {
 	for jitter, want := range map[string]int{"0": 0, "0.2": 0, "1": 0, "1.5": 1, "10": 1, "1000": 1} {
 		for _, config := range []string{

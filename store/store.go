@@ -128,8 +128,8 @@ type ZoneRequest struct {
 	Zone string
 	// Key is the key of the budgets. The empty string is a key as any other.
 	Key string
-	// Limits are the zone's rate limits, with different IDs. Limits is empty if the request is
-	// only about Slots, a Ban or an Override.
+	// Limits are the zone's rate limits. Two of them have one ID only if the request is a Peek: then each one judges the
+	// shared budget. Limits is empty if the request is only about Slots, a Ban or an Override.
 	Limits []Limit
 	// Slots bounds how many requests of the key can be in flight. If Slots is nil, the number has
 	// no bound.

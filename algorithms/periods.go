@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"sort"
 	"sync/atomic"
 	"time"
 	_ "time/tzdata" // for systems without a time zone database
@@ -101,19 +100,21 @@ func (c *calendar) shift(date time.Time, n int) time.Time {
 // begin returns the first instant whose local date is a date, given as midnight UTC, or a later one. Midnight
 // may not exist there, or exist twice.
 func (c *calendar) begin(date time.Time) Micros {
-	begun := func(t time.Time) bool {
-		_, offset := t.In(c.zone).Zone()
-		return !t.Add(time.Duration(offset) * time.Second).Before(date)
+	t := date.Add(-16 * time.Hour) // no zone is further ahead of UTC
+	for {
+		local := t.In(c.zone)
+		_, offset := local.Zone()
+		_, end := local.ZoneBounds()
+		if !end.IsZero() && !end.After(t) { // Package time says so on the last day of a leap year in UTC.
+			end = t.Truncate(24 * time.Hour).Add(24 * time.Hour)
+		}
+		begins := date.Add(-time.Duration(offset) * time.Second)
+		if begins.Before(t) {
+			begins = t
+		}
+		if end.IsZero() || begins.Before(end) {
+			return begins.UnixMicro()
+		}
+		t = end
 	}
-	const (
-		ahead = 16 * time.Hour   // no zone is further ahead of UTC
-		step  = 15 * time.Minute // no clock shows a new date for less than that, and then the old one again, unless from a full step on
-	)
-	t := date.Add(-ahead)
-	for !begun(t) {
-		t = t.Add(step)
-	}
-	t = t.Add(-step)
-	seconds := sort.Search(int(step/time.Second), func(n int) bool { return begun(t.Add(time.Duration(n) * time.Second)) })
-	return t.Add(time.Duration(seconds) * time.Second).UnixMicro()
 }

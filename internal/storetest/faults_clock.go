@@ -78,7 +78,7 @@ func testClockReadTwice(t *testing.T, s Store) {
 		passed := make(chan struct{}, 1_000_000)
 		flood(t, 8, 1, func() error {
 			// The bound below grows with the time that the flood takes.
-			for r := newRequest("z", "k", 1, limit); time.Since(began) < 40*time.Millisecond; {
+			for r := newRequest("z", "k", 1, limit); time.Since(began) < 10*time.Millisecond; {
 				ok, err := s.Take(context.Background(), r)
 				if err != nil {
 					return err

@@ -66,7 +66,7 @@ func sentinelFailover(t *testing.T, end func(*simredis.Server), tells bool, last
 				if waited := time.Since(began); waited > 2*timeout+50*time.Millisecond {
 					t.Errorf("a request waited for %v", waited)
 				}
-				time.Sleep(11 * time.Millisecond) // virtual time
+				time.Sleep(23 * time.Millisecond) // virtual time
 			}
 		})
 	}

@@ -36,7 +36,7 @@ type redisBackend struct {
 // newBackend returns a backend that opens no connection yet. It calls logger for each message,
 // because the backend can outlive a configuration and its loggers.
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend, error) {
-	b := &redisBackend{keyPrefix: o.KeyPrefix, health: admin.NewHealthLog(), slotLines: lines.NewSlotLines(lines.FirstPause, lines.MaxPause)}
+	b := &redisBackend{keyPrefix: o.KeyPrefix, health: admin.NewHealthLog()}
 	var err error
 	b.redis, err = redisstore.Open(o, redisstore.Hooks{
 		ClockStepped: func(back time.Duration) {
@@ -54,7 +54,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend,
 	if err != nil {
 		return nil, err
 	}
-	b.DenyCache = store.NewDenyCache(b.redis)
+	b.DenyCache, b.slotLines = store.NewDenyCache(b.redis), lines.NewSlotLines(lines.SharedPause, b.redis.EndLine)
 	return b, nil
 }
 

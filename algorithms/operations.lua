@@ -35,6 +35,11 @@
 --                   f64    burst; 0: the algorithm takes none
 --                 with slots
 --                   f64    limit of slots
+--                   u8     1: it has waited for a slot
+--                 with slots for which it has waited
+--                   f64    for how long
+--                   f64    how many requests of the instance wait in its line, with it; 0: it stands in no line
+--                   4 f64  for how long the marked ones behind it have waited
 --                 with a ban
 --                   4 f64  after, window, duration, max
 --
@@ -46,6 +51,7 @@
 --                 f64      number of events
 --
 --   set         f64        new count of the instance's slots
+--               u8         1: no request of the instance waits for them any more
 --
 --   limit       u8         number of the algorithm
 --               f64 …      numbers of the limit, with 0 for the burst
@@ -162,7 +168,10 @@ local function take(override_count, zone_count, pos, k, log_key)
   for z = 1, zone_count do
     local zone = zones[z]
     if not zone then
-      zone = { mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, slots_free = false, ban = 0 }
+      zone = {
+        mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0,
+        slots_key = 0, slots_free = false, waiting = 0, came = 0, line = 0, ban = 0,
+      }
       zones[z] = zone
     end
     local mode, shadow, check_count, has_slots, has_ban, cost, max_wait
@@ -202,12 +211,19 @@ local function take(override_count, zone_count, pos, k, log_key)
       check.budget, check.fits, check.retry, check.room = key, fits, wait, room
     end
     if has_slots == 1 then
-      local slots_limit
-      slots_limit, pos = unpack_numbers('<d', message, pos)
+      local slots_limit, has_waited, came, waiting = 0, 0, now, 0
+      slots_limit, has_waited, pos = unpack_numbers('<dB', message, pos)
+      if has_waited == 1 then
+        local waited, w1, w2, w3, w4
+        waited, waiting, w1, w2, w3, w4, pos = unpack_numbers('<dddddd', message, pos)
+        came = now - waited
+        zone.line = pack_numbers(line_format, came, max(waiting - 1, 0), now - w1, now - w2, now - w3, now - w4)
+      end
+      zone.waiting, zone.came = waiting, came
       k = k + 1
       local key = budget_of[k]
       local slots = slots_read(key, instance, now, slots_expiry)
-      zone.slots_free = slots.others + slots.count < slots_limit
+      zone.slots_free = slots.others + slots.count + slots_ahead(slots, came) < slots_limit
       zone.slots, zone.slots_key, has_room = slots, key, has_room and zone.slots_free
     end
     if has_ban == 1 then
@@ -253,11 +269,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     end
     if slots then
       local count_before = slots.count
-      if passes and not peeks then
-        slots_set(slots, zone.slots_key, instance, count_before + 1, now, slots_expiry)
-      elseif slots.stepped_back and not peeks then
-        slots_save(slots, zone.slots_key, instance, now, slots_expiry)
-      end
+      if not peeks then slots_take(slots, zone, passes, instance, now, slots_expiry) end
       reply = reply .. pack_numbers('<Bdd', zone.slots_free and 1 or 0, count_before, slots.others + slots.count)
     end
     if ban then
@@ -294,13 +306,15 @@ end
 
 -- Set the count of the instance's slots.
 local function set(_, _, pos, k, log_key)
-  local new_count
-  new_count, pos = unpack_numbers('<d', message, pos)
+  local new_count, ends_line
+  new_count, ends_line, pos = unpack_numbers('<dB', message, pos)
   k = k + 1
   local key = budget_of[k]
   local slots = slots_read(key, instance, now, slots_expiry)
   local count_before = slots.count
-  slots_set(slots, key, instance, new_count, now, slots_expiry)
+  slots_set(slots, new_count, now, slots_expiry)
+  if ends_line == 1 then slots.line_expires, slots.line = 0, no_line end
+  slots_save(slots, key, instance, now, slots_expiry)
   return pack_numbers('<Bd', 1, count_before), pos, k, log_key
 end
 

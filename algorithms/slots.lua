@@ -1,41 +1,45 @@
 
 -- slots: mirrored by Slots in package wiretest, which only tests need.
 --
--- state   32 bytes per instance: id (16 bytes), count, expires (µs)
+-- state   74 bytes per instance: id (16 bytes), count (7), expires (7; µs), when its line of waiting requests expires (7; µs),
+--         and the line
+-- line    37 bytes: when the first request came (7; µs; 0: it has left), how many wait behind it (2), and when 4 of these
+--         came (7 each; µs): see SlotLine in store.go
 --
--- A message comes from one instance, so the count of that instance is kept apart. before and after
--- are the living counts of the other instances in front of it and behind it, in their stored form.
-local slots_format, slots_size, max_slots = '<c16i8i8', 32, 2147483647
+-- A message comes from one instance, so the numbers of that instance are kept apart. others_state has
+-- those of the other instances that live, in their stored form.
+local slots_format, slots_size, max_slots = '<c16I7I7I7c37', 74, 2147483647
+local line_format, no_line = '<I7I2I7I7I7I7', ('\0'):rep(37)
+local line_expiry, line_renewal, line_slack = 1000000, 300000, 25000 -- see LineExpiry, LineRenewal and LineSlack in slots.go
 
--- Return the living counts of a key. If stepped_back is true, they must be stored even if nothing
+-- Return the living numbers of a key. If stepped_back is true, they must be stored even if nothing
 -- else changes: see Slots.Living.
 local function slots_read(k, instance, now, slots_expiry)
   local s = slots_of[k]
   if s then return s end
   local state = pending[k] or stored[k] or ''
   if #state % slots_size ~= 0 then not_a_budget() end
-  s = { count = 0, expires = 0, others = 0, others_expire = 0, stored_expiry = 0, before = '', after = '', stepped_back = false }
-  local living, latest = '', now + slots_expiry
+  s = {
+    count = 0, expires = 0, line_expires = 0, line = no_line,
+    others = 0, others_expire = 0, others_state = '', others_lines = '', stored_expiry = 0, stepped_back = false,
+  }
+  local latest, latest_line = now + slots_expiry, now + line_expiry
   for pos = 1, #state, slots_size do
-    local id, count, expires = unpack_numbers(slots_format, state, pos)
-    if count < 0 or count > max_slots or expires < 0 or expires > forever then not_a_budget() end
-    if expires > s.stored_expiry then s.stored_expiry = expires end
-    if expires > latest then
-      expires, s.stepped_back = latest, true
+    local id, count, expires, line_expires, line = unpack_numbers(slots_format, state, pos)
+    if count > max_slots or max(expires, line_expires) > forever then not_a_budget() end
+    s.stored_expiry = max(s.stored_expiry, expires, line_expires)
+    if expires > latest or line_expires > latest_line then
+      expires, line_expires, s.stepped_back = min(expires, latest), min(line_expires, latest_line), true
     end
-    if expires > now and count > 0 then
-      if id == instance and s.expires == 0 then
-        s.count, s.expires, s.before, living = count, expires, living, ''
-      else
-        s.others, s.others_expire = s.others + count, max(s.others_expire, expires)
-        living = living .. pack_numbers(slots_format, id, count, expires)
-      end
+    if expires <= now then count, expires = 0, 0 end
+    if line_expires <= now then line_expires, line = 0, no_line end
+    if id == instance then
+      s.count, s.expires, s.line_expires, s.line = count, expires, line_expires, line
+    elseif max(expires, line_expires) > 0 then
+      s.others, s.others_expire = s.others + count, max(s.others_expire, expires, line_expires)
+      s.others_state = s.others_state .. pack_numbers(slots_format, id, count, expires, line_expires, line)
+      if line_expires > 0 then s.others_lines = s.others_lines .. line end
     end
-  end
-  if s.expires > 0 then
-    s.after = living
-  else
-    s.before = living
   end
   local expiry, quantum = s.stored_expiry, floor(slots_expiry / 3)
   if expiry > 0 and not pending[k] then expiry_before[k] = expiry - expiry % quantum + 2 * quantum end
@@ -43,24 +47,53 @@ local function slots_read(k, instance, now, slots_expiry)
   return s
 end
 
--- Change the state to the counts in s. It expires with the last count. If there is none, the expiry stays, because the
+-- Return how many requests of other instances wait that came before another one. Only some in a line are known. So up to a
+-- quarter of its requests may have come later.
+local function slots_ahead(s, came)
+  local ahead = 0
+  came = came - line_slack
+  for pos = 1, #s.others_lines, #no_line do
+    local first, behind, m1, m2, m3, m4 = unpack_numbers(line_format, s.others_lines, pos)
+    local before = behind
+    for n, mark in ipairs({ m4, m3, m2, m1 }) do
+      if came <= mark then before = floor(behind * (4 - n) / 4) end
+    end
+    ahead = ahead + before
+    if first > 0 and first < came then ahead = ahead + 1 end
+  end
+  return ahead
+end
+
+-- Change the state to the numbers in s. It expires with the last of them. If there is none, the expiry stays, because the
 -- next request of the key would move it again.
 local function slots_save(s, k, instance, now, slots_expiry)
-  local expires, state = s.others_expire, ''
-  if s.count > 0 then
-    expires = max(expires, s.expires)
-    state = pack_numbers(slots_format, instance, s.count, s.expires)
-  end
-  if s.others > 0 then
-    state = s.before .. state .. s.after
-  elseif s.count == 0 then
+  local expires, state = s.others_expire, s.others_state
+  if max(s.expires, s.line_expires) > 0 then
+    expires = max(expires, s.expires, s.line_expires)
+    state = state .. pack_numbers(slots_format, instance, s.count, s.expires, s.line_expires, s.line)
+  elseif state == '' then
     expires = max(s.stored_expiry, now)
   end
   change(k, state, expires, floor(slots_expiry / 3))
 end
 
 -- Make count the count of the instance.
-local function slots_set(s, k, instance, count, now, slots_expiry)
-  s.count, s.expires = count, now + slots_expiry
-  slots_save(s, k, instance, now, slots_expiry)
+local function slots_set(s, count, now, slots_expiry)
+  s.count, s.expires = count, count > 0 and now + slots_expiry or 0
+end
+
+-- Take a slot if the request passes, and write where the line stands to which the request belongs.
+local function slots_take(s, zone, passes, instance, now, slots_expiry)
+  local changes, waiting = passes or s.stepped_back, zone.waiting
+  if passes then slots_set(s, s.count + 1, now, slots_expiry) end
+  if waiting > 0 then
+    local first, behind = unpack_numbers('<I7I2', s.line)
+    local is_new = first < zone.came - line_slack or first > zone.came + line_slack
+    if passes or is_new or behind ~= waiting - 1 or s.line_expires < now + line_expiry - line_renewal then
+      changes, s.line_expires, s.line = true, now + line_expiry, zone.line
+      if passes then s.line = pack_numbers('<I7', 0) .. zone.line:sub(8) end
+      if passes and waiting == 1 then s.line_expires, s.line = 0, no_line end
+    end
+  end
+  if changes then slots_save(s, zone.slots_key, instance, now, slots_expiry) end
 end

@@ -77,14 +77,15 @@ type Check struct {
 
 // SlotsCheck asks whether one more request of a key may be in flight.
 type SlotsCheck struct {
-	// Limit is the number of requests that may be in flight, InFlight the number that are.
-	Limit, InFlight int64
+	// Limit is the number of requests that may be in flight, InFlight the number that are. Ahead is the number
+	// of requests whose turn comes before.
+	Limit, InFlight, Ahead int64
 	// Taken is filled in by [Take]. It reports whether the request has taken a slot.
 	Taken bool
 }
 
 // Free reports whether one more request may be in flight.
-func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
+func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight+c.Ahead < c.Limit }
 
 // Take decides all zones of one HTTP request as of now, and reports whether the request is
 // allowed. A request is allowed if no zone except shadows denies it. Then Take charges all limits

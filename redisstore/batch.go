@@ -146,7 +146,7 @@ func (m *message) writeMessage(names wire.Names, h wire.Head) (features algorith
 	for _, op := range m.slotsOps {
 		features = features.WithSlots()
 		if op.Set {
-			m.SetSlots(op.name, op.Count)
+			m.SetSlots(op.name, op.Count, op.EndsLine)
 		}
 	}
 	for _, c := range m.calls {

@@ -2,9 +2,12 @@ package redisstore
 
 import (
 	"cmp"
+	"encoding/binary"
+	"math"
 	"math/rand/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // pick returns one of its arguments.
@@ -75,4 +78,35 @@ func randomBan(r *rand.Rand, window algorithms.Micros) *algorithms.Ban {
 		panic(err)
 	}
 	return &b
+}
+
+// drawLine draws where a request stands that may wait for a slot.
+func drawLine(r *rand.Rand) (line store.SlotLine) {
+	line.Waiting = pick[int64](r, 0, 0, 1, 1, 2, 5, store.MaxWaiting)
+	if line.Waiting == 0 && r.IntN(2) == 0 {
+		return line
+	}
+	step := pick[int64](r, 1, algorithms.LineSlack, algorithms.LineSlack) // with the slack, some requests came exactly that much earlier
+	line.Waited = step * r.Int64N(pick[int64](r, 1, 20, 200))
+	for n, waited := 0, line.Waited; n < 4 && line.Waiting > 1; n++ {
+		waited = step * r.Int64N(waited/step+1)
+		line.Marks[n] = waited
+	}
+	return line
+}
+
+func packed(numbers ...int64) string {
+	var b []byte
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	return string(b)
+}
+
+func packedDoubles(numbers ...float64) string {
+	var b []byte
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
+	}
+	return string(b)
 }

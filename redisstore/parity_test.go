@@ -83,7 +83,7 @@ func (p *program) write(m *parityMessage, s step) {
 			m.Charge(&q, c.charge)
 		}
 		if set, sets := c.left[z]; sets {
-			m.SetSlots(parityNames.Name(q.Key, q.Slots.ID), set.left)
+			m.SetSlots(parityNames.Name(q.Key, q.Slots.ID), set.left, set.endsLine)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -48,22 +47,6 @@ func notAString(late bool) []poison {
 		{"a hash", func(c *redis.Client, key string) error { return c.HSet(ctx, key, "a", "1").Err() }, true, late},
 		{"a list", func(c *redis.Client, key string) error { return c.RPush(ctx, key, "1").Err() }, true, late},
 	}
-}
-
-func packed(numbers ...int64) string {
-	var b []byte
-	for _, n := range numbers {
-		b = binary.LittleEndian.AppendUint64(b, uint64(n))
-	}
-	return string(b)
-}
-
-func packedDoubles(numbers ...float64) string {
-	var b []byte
-	for _, n := range numbers {
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
-	}
-	return string(b)
 }
 
 // extremes are numbers beside and far beyond those of a budget.
@@ -126,18 +109,25 @@ func poisonedStates(r *rand.Rand, late bool) []poison {
 
 // poisonedSlots returns poisons of slots.
 func poisonedSlots(r *rand.Rand) []poison {
-	one := func(count, expires int64) string { return strings.Repeat("i", 16) + packed(count, expires) }
+	one := func(numbers ...int64) string { // count, its expiry, that of the line, its first request, those behind it, marks
+		b := []byte(strings.Repeat("i", 16))
+		for n, size := range []int{7, 7, 7, 7, 2, 7, 7, 7, 7} {
+			b = append(b, packed(append(numbers, 0, 0, 0, 0, 0, 0, 0)[n])[:size]...)
+		}
+		return string(b)
+	}
 	return append(notAString(true),
 		text("text", "hello", true),
-		text("random", random(r, 32), true),
+		text("random", random(r, 74), true),
 		text("too long", one(1, poisonNow)+"x", true),
 		text("a half", one(1, poisonNow)+strings.Repeat("i", 16), true),
-		text("a negative count", one(-1, poisonNow+1), true),
 		text("too large a count", one(1<<31, poisonNow+1), true),
-		text("a negative expiry", one(1, -1), true),
 		text("too late an expiry", one(1, 1<<53+2), true),
-		text("a second one that is bad", one(1, poisonNow+1)+one(-1, poisonNow+1), true),
+		text("a line that ends too late", one(1, poisonNow+1, 1<<53+2), true),
+		text("a second one that is bad", one(1, poisonNow+1)+one(1<<31, poisonNow+1), true),
 		text("the largest count", one(1<<31-1, 1<<53), false),
+		text("the longest line", one(0, 0, 1<<53, 1<<56-1, 1<<16-1, 1<<56-1), false),
+		text("a line whose last request came first", one(0, 0, poisonNow+1, poisonNow, 5, poisonNow-1), false),
 		text("another instance", one(3, poisonNow+1), false),
 		text("the same one twice", one(3, poisonNow+1)+one(3, poisonNow+1), false))
 }
@@ -396,7 +386,7 @@ func (c *poisonCase) correct(key string, last, beside store.ZoneRequest) string 
 	lookBeside := []store.ZoneRequest{{Zone: "z", Key: "bad", Limits: []store.Limit{c.healthy}}}
 	reply, err := c.run(func(m *wire.Message) {
 		if c.of.slots != nil {
-			m.SetSlots(key, 3)
+			m.SetSlots(key, 3, true)
 		} else {
 			bad := c.of.request("bad", c.mode, c.healthy)[0]
 			bad.Outcome.Decisions = append(beside.Outcome.Decisions[:1:1],
@@ -470,10 +460,9 @@ func TestPoisonCatchesMutants(t *testing.T) {
 		{"more entries than places", "sliding_log_check(entries, places)", "sliding_log_check(entries, forever)"},
 		{"a place that is none", "sliding_log_check(head, max(places - 1, 0))", "sliding_log_check(head, forever)"},
 		{"an empty string is no log", "if redis.call('EXISTS', key) == 1 then not_a_budget() end", ""},
-		{"negative counts of slots", "if count < 0 or count", "if count"},
 		{"counts of slots that are too large", "count > max_slots or", "false or"},
-		{"slots that expired before time began", "expires < 0 or expires > forever", "expires > forever"},
-		{"slots that expire after time ends", "expires < 0 or expires > forever", "expires < 0"},
+		{"slots that expire after time ends", "max(expires, line_expires) > forever", "line_expires > forever"},
+		{"a line that ends after time ends", "max(expires, line_expires) > forever", "expires > forever"},
 		{"absent strings are written over", "pending[k], 'NX', 'PX', pending_ttl[k])", "pending[k], 'PX', pending_ttl[k])"},
 		{"a denied write fails nothing", "if keys[own] == name then fail(operation, err) end", ""},
 		{"one that fails undoes those before", "      undo_changes()\n", "      changed_count = 0\n"},

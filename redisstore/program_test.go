@@ -21,6 +21,7 @@ const latest algorithms.Micros = 4_000_000_000_000_000
 type program struct {
 	seed     uint64
 	expiry   algorithms.Micros   // of slots
+	lines    *rand.Rand          // draws lines, so that the rest of the program does not depend on them
 	requests []store.ZoneRequest // one for each zone
 	states   []zoneState
 	steps    []step
@@ -55,7 +56,8 @@ type step struct {
 	peeks  []bool
 	wait   algorithms.Micros // MaxWait of its Binary requests
 	slots  []int64           // how many slots there are
-	asked  []string          // by which override each zone is asked
+	lines  []store.SlotLine
+	asked  []string // by which override each zone is asked
 	want   []store.Outcome
 
 	change     store.Change // what is changed before
@@ -76,7 +78,10 @@ type correction struct {
 }
 
 // set sets the slots of the instance.
-type set struct{ found, left int64 }
+type set struct {
+	found, left int64
+	endsLine    bool
+}
 
 // poisonedKey is a key that holds what no budget is.
 type poisonedKey struct {
@@ -125,7 +130,7 @@ func (p *program) addEnd(r *rand.Rand, now algorithms.Micros) {
 // decision: exactly then, 1 µs before and after.
 func newProgram(seed uint64) *program {
 	r := rand.New(rand.NewPCG(seed, 1))
-	p := &program{seed: seed, expiry: pick[int64](r, 1000, 1_000_000, 30_000_000)}
+	p := &program{seed: seed, lines: rand.New(rand.NewPCG(seed, 2)), expiry: pick[int64](r, 1000, 1_000_000, 30_000_000)}
 	now := 1_763_640_000_000_000 + r.Int64N(1_000_000_000)
 	if p.isLarge = r.IntN(20) == 0; p.isLarge {
 		p.addLargeLog(r)
@@ -306,6 +311,7 @@ func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
 		}
 		s.costs, s.peeks = append(s.costs, cost), append(s.peeks, r.IntN(8) == 0)
 		s.slots = append(s.slots, pick[int64](r, 1, 2, 2, 2, 2, 3, 10))
+		s.lines = append(s.lines, drawLine(p.lines))
 	}
 	if l := p.requests[0].Limits; len(l) > 0 && r.IntN(2) == 0 {
 		s.wait = pick(r, 1, l[0].Window/l[0].Events, l[0].Window, 3*l[0].Window, r.Int64N(10*l[0].Window))
@@ -363,7 +369,7 @@ func (p *program) decide(s step) {
 		if s.want[z].Slots.Free = true; q.Slots != nil {
 			living[i], stepped[i] = slices.Clone(of.slots).Living(s.now, p.expiry)
 			s.found = append(s.found, living[i].Of(s.instance))
-			r.Slots = &algorithms.SlotsCheck{Limit: s.slots[z], InFlight: living[i].InFlight()}
+			r.Slots = living[i].Check(s.instance, s.slots[z], s.now, s.lines[z].Waited)
 			s.want[z].Slots.Free = r.Slots.Free()
 		}
 	}
@@ -380,10 +386,8 @@ func (p *program) decide(s step) {
 		}
 		if r.Slots != nil {
 			o.Slots.Taken, o.Slots.InFlight = r.Slots.Taken, r.Slots.InFlight
-			if r.Slots.Taken {
-				of.slots = living[i].Set(s.instance, living[i].Of(s.instance)+1, s.now+p.expiry)
-			} else if stepped[i] && !r.Peek {
-				of.slots = living[i]
+			if slots, changed := living[i].Take(s.instance, s.lines[z], r.Slots.Taken, s.now, p.expiry); (changed || stepped[i]) && !r.Peek {
+				of.slots = slots
 			}
 		}
 		o.SetVerdict()
@@ -432,9 +436,11 @@ func (p *program) correct(of int, refund, charge int64) {
 		if outcome.Slots.Taken {
 			state.slots, _ = state.slots.Living(last.now, p.expiry)
 			found := state.slots.Of(last.instance)
-			left := max(found-1, 0)
-			state.slots = state.slots.Set(last.instance, left, last.now+p.expiry)
-			last.correction.left[z] = set{found, left}
+			now := set{found, max(found-1, 0), last.now%3 == 0}
+			if state.slots = state.slots.Set(last.instance, now.left, last.now+p.expiry); now.endsLine {
+				state.slots = state.slots.EndLine(last.instance)
+			}
+			last.correction.left[z] = now
 		}
 	}
 }
@@ -466,7 +472,7 @@ func (p *program) asks(s step, zones []int) (requests []store.ZoneRequest) {
 			q.Override = &store.Override{Text: s.asked[z]}
 		}
 		if q.Slots != nil {
-			q.Slots = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}
+			q.Slots, q.Line = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}, s.lines[z]
 		}
 		requests = append(requests, q)
 	}

@@ -135,6 +135,19 @@ func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
 	}
 }
 
+// EndLine implements [Redis].
+func (c corrector) EndLine(slotsID, key string) {
+	k := c.keys
+	name := k.names.Name(key, slotsID)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.table.EndLine(name, k.at(time.Now()))
+	if !k.queuedSets[name] {
+		k.queuedSets[name] = true
+		k.queueSetLocked(name)
+	}
+}
+
 // queueSetLocked queues a call that sets the count of a name, if the count must still be set when the
 // call is sent.
 func (k *keyStates) queueSetLocked(name string) {

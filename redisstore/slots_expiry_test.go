@@ -27,7 +27,7 @@ func TestSlotsExpiryStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	giveBack := func(m *wire.Message) { m.SetSlots(name, 0) }
+	giveBack := func(m *wire.Message) { m.SetSlots(name, 0, false) }
 	run(func(m *wire.Message) { m.Take(r) })
 	client.Expire(ctx, name, time.Hour)
 	run(giveBack)

@@ -107,7 +107,7 @@ func (r *ZoneRequest) SlotsDecision() algorithms.Decision {
 		d.ResetAfter = SlotRetryAfter
 	}
 	if !d.Allowed {
-		d.MoreAfter, d.RetryAfter = SlotRetryAfter, SlotRetryAfter
+		d.Remaining, d.MoreAfter, d.RetryAfter = 0, SlotRetryAfter, SlotRetryAfter // a free slot can be for another request
 	}
 	return d
 }

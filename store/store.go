@@ -57,6 +57,27 @@ type Slots struct {
 	Share int64
 }
 
+// SlotLine says where a request stands among the requests of a key that wait for slots. A shared store serves them in the
+// order in which they came, over all its instances. A request gets a slot only if more are free than requests of other
+// instances wait that came before. The zero SlotLine stands for a request that has just come.
+type SlotLine struct {
+	// Waited is how long the request has waited.
+	Waited algorithms.Micros
+	// Waiting is the number of requests of this process that wait in its line, the request included, at most
+	// MaxWaiting. The request is the first of them. 0 means that it stands in no line.
+	Waiting int64
+	// Marks tells how long four of the requests behind the first one have waited. For example, of 8 requests behind it,
+	// these are number 1, 3, 5 and 7: see [MarkedAt]. So the store knows to a quarter how many came before another
+	// request. It rounds up. Without requests behind the first one, Marks are 0.
+	Marks [4]algorithms.Micros
+}
+
+// MaxWaiting is the largest Waiting of a [SlotLine]. A longer line tells only of its beginning.
+const MaxWaiting = 1024
+
+// MarkedAt returns how many of the n requests behind the first one stand in front of the one with a mark, 0 to 3.
+func MarkedAt(mark int, n int64) int64 { return n * int64(mark) / 4 }
+
 // Ban is the ban of a zone. It is immutable.
 type Ban struct {
 	*algorithms.Ban
@@ -154,6 +175,8 @@ type ZoneRequest struct {
 	MaxWait algorithms.Micros
 	// Shadow keeps the zone from denying anything; see [algorithms.ZoneRequest].
 	Shadow bool
+	// Line says where the request stands among those that wait for Slots. Memory doesn't read it.
+	Line SlotLine
 	// Outcome is filled in by Take.
 	Outcome Outcome
 }

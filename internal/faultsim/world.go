@@ -204,7 +204,7 @@ func (b *backend) IsCluster() bool                       { _, is := b.redis.(*re
 func (w *world) newInstance(number int) *instance {
 	i := &instance{
 		number: number, client: w.network.NewClient(0), serving: make(map[*record]bool), zones: w.scenario.zones,
-		local: store.NewMemory(100_000), lines: lines.NewSlotLines(lines.FirstPause, lines.MaxPause), places: make(map[string]*lines.Places),
+		local: store.NewMemory(100_000), places: make(map[string]*lines.Places),
 	}
 	i.client.SetDelay(w.scenario.delay, 2*w.scenario.delay)
 	o := w.redis
@@ -220,6 +220,7 @@ func (w *world) newInstance(number int) *instance {
 	}}); err != nil {
 		panic(err)
 	}
+	i.lines = lines.NewSlotLines(lines.SharedPause, i.redis.EndLine)
 	go i.checkRedis()
 	i.backend = &backend{DenyCache: store.NewDenyCache(i.redis), world: w, redis: i.redis}
 	for _, z := range w.scenario.zones {

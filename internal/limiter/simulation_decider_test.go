@@ -166,8 +166,7 @@ func (p *simulationProgram) zoneRequest(r *simulatedRequest, i int) store.ZoneRe
 
 // serve lets handlers decide the requests.
 func (p *simulationProgram) serve(t *testing.T) []servedRequest {
-	s := newSlotTest(inMemory(), firstSlotPause)
-	s.handler.SlotLines = newSlotLines(firstSlotPause, maxSlotPause)
+	s := newSlotTest(inMemory(), time.Second/4)
 	for i := range p.zones {
 		z := &p.zones[i]
 		s.addZone(t, z.Name, time.Duration(z.MaxDelay)*time.Microsecond, z.Places)

@@ -20,15 +20,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-const (
-	firstSlotPause = time.Duration(lines.FirstPause) * time.Microsecond
-	maxSlotPause   = time.Duration(lines.MaxPause) * time.Microsecond
-)
-
-func newSlotLines(firstPause, maxPause time.Duration) *lines.SlotLines {
-	return lines.NewSlotLines(firstPause.Microseconds(), maxPause.Microseconds())
-}
-
 // slotTest is a handler in this process whose zones have slots that can be waited for.
 type slotTest struct {
 	handler *Limiter
@@ -38,7 +29,7 @@ type slotTest struct {
 // newSlotTest returns a slotTest. Its lines pause so long between two questions, so an hour stands
 // for a lost wake-up.
 func newSlotTest(budgets store.Store, pause time.Duration) *slotTest {
-	return &slotTest{handler: &Limiter{Store: budgets, SlotLines: newSlotLines(pause, pause)}, zones: make(map[string]*Zone)}
+	return &slotTest{handler: &Limiter{Store: budgets, SlotLines: lines.NewSlotLines(pause.Microseconds(), nil)}, zones: make(map[string]*Zone)}
 }
 
 // addZone adds a zone whose requests wait for so long.

@@ -11,7 +11,7 @@ import (
 )
 
 // ProcessSlotLines are the lines of the limiters whose store is in memory. A backend has its own.
-var ProcessSlotLines = lines.NewSlotLines(lines.FirstPause, lines.MaxPause)
+var ProcessSlotLines = lines.NewSlotLines(lines.LocalPause, nil)
 
 var processStart = time.Now()
 

@@ -20,6 +20,7 @@ type world struct {
 	zones   [2]*zoneModel
 	paces   map[slotKey]*pace
 	taken   map[slotKey]int64 // slots
+	told    map[slotKey]int64 // how many wait, as the store knows
 	now     Micros
 	clients []*client // except those that are gone
 	came    Micros    // how many have come
@@ -39,7 +40,6 @@ type zoneModel struct {
 type pace struct {
 	mayBeFree bool // something has happened since the last question
 	next      Micros
-	pause     Micros
 }
 
 type doing uint8
@@ -135,6 +135,12 @@ func (c *client) ask(doing doing) {
 			if c.Requests[i].Outcome.Slots.Taken {
 				c.taken[c.slotKey(i)]++
 			}
+			if n := c.Requests[i].Line.Waiting; n > 0 {
+				c.told[c.slotKey(i)] = n
+				if allowed {
+					c.told[c.slotKey(i)]--
+				}
+			}
 		}
 		c.then(c.random.Int64N(trip), func() { c.answered(allowed) })
 	})
@@ -208,7 +214,7 @@ func (c *client) passOn(line int, mayBeFree bool) {
 		return
 	}
 	if p := c.paces[c.slotKey(line)]; p != nil {
-		*p = pace{p.mayBeFree || mayBeFree, c.now + FirstPause, FirstPause}
+		*p = pace{p.mayBeFree || mayBeFree, c.now + SharedPause}
 	}
 }
 
@@ -216,8 +222,7 @@ func (c *client) passOn(line int, mayBeFree bool) {
 func (c *client) join(zone int) {
 	key := c.slotKey(zone)
 	if c.doing == asking && c.Line() == zone {
-		p := c.paces[key]
-		p.next, p.pause = c.now+p.pause, min(2*p.pause, MaxPause)
+		c.paces[key].next = c.now + SharedPause
 	} else {
 		if c.doing == asking {
 			c.passOn(c.Line(), true)
@@ -231,12 +236,12 @@ func (c *client) join(zone int) {
 // enter begins a line if the client is the first one.
 func (c *client) enter(key slotKey) {
 	if line := c.world.line(key); len(line) == 0 || len(line) == 1 && line[0] == c {
-		c.paces[key] = &pace{next: c.now, pause: FirstPause}
+		c.paces[key] = &pace{next: c.now}
 	}
 }
 
 func (c *client) look() {
-	before := c.Line()
+	before, first := c.Line(), c.world.line(c.slotKey(c.Line()))[0] == c
 	next, wait := c.slots.Look(&c.Request, c.now)
 	switch next {
 	case Ask:
@@ -253,9 +258,11 @@ func (c *client) look() {
 			}
 		}
 		p.mayBeFree = false
+		c.checkTold(line)
 		c.ask(asking)
 	case Wait:
 		if c.Line() != before {
+			c.paces[c.slotKey(before)].mayBeFree = true
 			c.enter(c.slotKey(c.Line()))
 		}
 		c.due = c.now + wait
@@ -263,7 +270,27 @@ func (c *client) look() {
 		if c.now < c.Came+c.zones[0].MaxDelay {
 			c.Error("denied before its time is over")
 		}
+		if first {
+			c.paces[c.slotKey(before)].mayBeFree = true
+		}
 		c.end()
+	}
+}
+
+// checkTold checks what the client, which is the first in its line, says to the store.
+func (c *client) checkTold(line []*client) {
+	for i := range c.Requests {
+		want := store.SlotLine{Waited: c.now - c.Came}
+		if i == c.Line() {
+			behind := line[1:min(int64(len(line)), 1+c.Requests[i].Slots.Limit)]
+			want.Waiting = 1 + int64(len(behind))
+			for mark := 0; mark < 4 && len(behind) > 0; mark++ {
+				want.Marks[mark] = c.now - behind[len(behind)*mark/4].Came
+			}
+		}
+		if got := c.Requests[i].Line; got != want {
+			c.Errorf("zone %d: the store reads %+v, want %+v", i, got, want)
+		}
 	}
 }
 
@@ -271,6 +298,9 @@ func (c *client) look() {
 func (c *client) leave() {
 	switch c.doing {
 	case waiting:
+		if key := c.slotKey(c.Line()); c.world.line(key)[0] == c {
+			c.paces[key].mayBeFree = true // the next one asks at once
+		}
 		c.slots.Leave(&c.Request, c.now)
 		c.end()
 	case held:
@@ -312,115 +342,6 @@ func (c *client) correct(refund Micros) {
 	c.slots.Wake(corrections)
 }
 
-// refund is called by the places of a zone.
-func (w *world) refund(z *zoneModel, owner any, corrections []store.Correction) {
-	if owner == z.refunded {
-		w.Error("the charges of one owner are not given back together")
-	}
-	z.refunded = owner
-	if taken, awaiting, line := w.places(z, corrections[0].Request.Key); taken-awaiting > int64(len(line)) {
-		w.Error("a charge is given back while a request is being decided")
-	}
-	for _, x := range corrections {
-		at := len(z.line) - 1
-		for at > 0 && z.line[at].Requests[0].Key != x.Request.Key {
-			at--
-		}
-		c := z.line[at]
-		if c.doing != left || c.owner != owner || x.Request.Outcome.Decisions[0].Receipt != c.Requests[c.indexOf(z)].Outcome.Decisions[0].Receipt {
-			w.Error("a charge is given back that others build on")
-		}
-		z.line = slices.Delete(z.line, at, at+1)
-	}
-	_ = w.memory.CorrectAt(w.Context(), w.now, corrections)
-}
-
-func (c *client) indexOf(z *zoneModel) int { return slices.Index(c.zones, z) }
-
-// line returns the clients that stand in a line, in the order in which they came.
-func (w *world) line(key slotKey) (line []*client) {
-	for _, c := range w.clients {
-		if (c.doing == waiting || c.doing == asking) && c.slotKey(c.Line()) == key {
-			line = append(line, c)
-		}
-	}
-	slices.SortStableFunc(line, func(a, b *client) int { return int(a.Came - b.Came) })
-	return line
-}
-
-// places counts the places of a key, or of all.
-func (w *world) places(z *zoneModel, key string) (taken, awaiting int64, line []*heldRequest) {
-	for _, c := range z.line {
-		if key == "" || c.Requests[0].Key == key {
-			taken++
-			line = append(line, c.Zones[c.indexOf(z)].held)
-		}
-	}
-	for _, c := range w.clients {
-		if i := c.indexOf(z); i >= 0 && (key == "" || c.Requests[0].Key == key) && c.doing <= asking && c.Zones[i].hasPlace {
-			taken++
-			if c.doing == waiting {
-				awaiting++
-			}
-		}
-	}
-	return taken, awaiting, line
-}
-
-func (w *world) check() {
-	for _, z := range w.zones {
-		waiting := 0
-		for _, key := range []string{"a", "b"} {
-			taken, awaiting, line := w.places(z, key)
-			if k := z.Places.byKey[key]; k.taken != taken || k.awaiting != awaiting || !slices.Equal(k.line, line) {
-				w.Errorf("key %s has %d places, of which %d wait for slots, and %d for limits: want %d, %d, %d",
-					key, k.taken, k.awaiting, len(k.line), taken, awaiting, len(line))
-			}
-			if n := len(line); n > 0 && line[n-1].abandoned && taken-awaiting == int64(n) {
-				w.Errorf("the last charge of key %s isn't given back", key)
-			}
-			if z.Slots != nil {
-				waiting += w.checkLine(slotKey{z.Slots.ID, key}, z)
-			}
-		}
-		if int64(waiting) != z.counted {
-			w.Errorf("%d requests of zone %s are counted, want %d", z.counted, z.Zone, waiting)
-		}
-		z.refunded = nil
-	}
-}
-
-// checkLine returns how many wait in a line.
-func (w *world) checkLine(key slotKey, z *zoneModel) int {
-	line, real := w.line(key), []*Request(nil)
-	if l := w.slots.byKey[key]; l != nil {
-		for e := l.requests.Front(); e != nil; e = e.Next() {
-			real = append(real, e.Value.(*Request))
-		}
-	}
-	if !slices.EqualFunc(real, line, func(r *Request, c *client) bool { return r == &c.Request }) {
-		w.Errorf("line %v has %v, want %v", key, real, line)
-	}
-	if len(line) == 0 {
-		return 0
-	}
-	due := w.paces[key].next
-	if w.paces[key].mayBeFree || w.taken[key] < z.Slots.Limit {
-		due = w.now
-	}
-	asked := slices.ContainsFunc(line, func(c *client) bool { return c.doing == asking })
-	for i, c := range line {
-		latest := c.Came + z.MaxDelay
-		if i == 0 && !asked {
-			latest = min(latest, due)
-		}
-		if c.doing == waiting && c.due > max(latest, w.now) {
-			w.Errorf("client %d of line %v looks at %d, now is %d: want %d", i, key, c.due, w.now, latest)
-		}
-	}
-	return len(line)
-}
-
 // run lets clients come, and do what is due.
 func (w *world) run(number int, soon Micros) {
 	for comes := w.now; !w.Failed(); {
@@ -459,8 +380,9 @@ func TestLaws(t *testing.T) {
 	passed := 0
 	for seed := range seedtest.Cases(t, uint64(200)) {
 		random := rand.New(rand.NewPCG(seed, 17))
-		w := &world{T: t, random: random, memory: store.NewMemory(1000), slots: NewSlotLines(FirstPause, MaxPause), now: hour}
-		w.paces, w.taken = make(map[slotKey]*pace), make(map[slotKey]int64)
+		w := &world{T: t, random: random, memory: store.NewMemory(1000), now: hour}
+		w.slots = NewSlotLines(SharedPause, func(id, key string) { w.told[slotKey{id, key}] = 0 })
+		w.paces, w.taken, w.told = make(map[slotKey]*pace), make(map[slotKey]int64), make(map[slotKey]int64)
 		maxDelay := 1 + random.Int64N(3*second)
 		for i := range w.zones {
 			z := &zoneModel{}
@@ -469,7 +391,7 @@ func TestLaws(t *testing.T) {
 			z.Places = NewPlaces(func(owner any, corrections []store.Correction) { w.refund(z, owner, corrections) })
 			z.CountWaiting = func(n int64) { z.counted += n }
 			if random.IntN(3) > 0 {
-				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: 1 + random.Int64N(2)}
+				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: []int64{1, 1, 2, 2, 9}[random.IntN(5)]}
 			}
 			if z.Slots == nil || random.IntN(2) == 0 {
 				limit, err := algorithms.NewLimit(algorithms.Quota{

@@ -48,6 +48,7 @@ type Request struct {
 	Wake func(wait Micros)
 
 	asked   bool  // the store has decided
+	allowed bool  // its last decision
 	waits   bool  // in a line, and its charges are not being decided
 	zone    int32 // in whose line the request stands, or has stood last
 	line    *line

@@ -11,32 +11,36 @@ import (
 // SlotLines holds the lines of the requests that wait for a slot of one store, one line per key. Requests
 // stand in the order in which they came. Only the first one asks the store. It asks at once when
 // this process has given a slot of the key back. Otherwise it asks after pauses, because another
-// process may have given one back.
+// process may have given one back. It tells the store for how long it has waited, so that a shared store
+// serves the lines of all processes in order: see [store.SlotLine].
 //
 // The lines outlive configurations, because waiting requests do. Each waiting request has a
 // place in its zone. This bounds the memory.
 //
 // SlotLines must be made by [NewSlotLines], and is safe for concurrent use. A [Request] is not.
 type SlotLines struct {
-	firstPause, maxPause Micros // between two questions of a line
+	pause   Micros                    // between two questions of a line
+	endLine func(slotsID, key string) // called under mu
 
 	waiting atomic.Int64 // the number of requests in all lines; written under mu
 	mu      sync.Mutex
 	byKey   map[slotKey]*line
 }
 
+// The pauses between two questions of a line that need no reason.
 const (
-	// FirstPause is the pause before the first question of a line that needs no reason.
-	// Each further pause is twice as long, up to MaxPause, until a request leaves the line
-	// with a slot.
-	FirstPause Micros = 10_000
-	// MaxPause is the longest pause between two questions of a line.
-	MaxPause Micros = 250_000
+	SharedPause Micros = 10_000  // of a store that other processes use, too
+	LocalPause  Micros = 250_000 // of a store in this process, in which a slot is only free without a reason if its limit has changed
+	// perQuestion is the shortest time per question of all lines together: with many lines, each of them asks less often.
+	perQuestion Micros = 2_500
+	// longestSleep is the longest time until the first request of a line looks again, because other lines may have ended.
+	longestSleep Micros = 1_000_000
 )
 
-// NewSlotLines returns SlotLines without lines. The pauses are usually [FirstPause] and [MaxPause].
-func NewSlotLines(firstPause, maxPause Micros) *SlotLines {
-	return &SlotLines{firstPause: firstPause, maxPause: maxPause, byKey: make(map[slotKey]*line)}
+// NewSlotLines returns SlotLines without lines, for a store of which a line asks after each pause. endLine, if not nil, is
+// called when a line has ended, unless the store knows that. It must not call the SlotLines.
+func NewSlotLines(pause Micros, endLine func(slotsID, key string)) *SlotLines {
+	return &SlotLines{pause: pause, endLine: endLine, byKey: make(map[slotKey]*line)}
 }
 
 // slotKey names the slots of a key in a zone of the store.
@@ -50,8 +54,7 @@ type line struct {
 	requests  list.List // of *Request, in the order in which they came; never empty
 	asker     *Request  // the one that is asking the store, or nil
 	mayBeFree bool      // a slot may have become free since the last question was asked
-	nextAsk   Micros    // when the first request asks, even if mayBeFree is false
-	pause     Micros
+	lastAsk   Micros    // after a pause from then, the first request asks even if mayBeFree is false
 }
 
 // slotKey returns the name of the slots that the request needs in a zone.
@@ -102,7 +105,7 @@ func (s *SlotLines) occupiedLine(r *Request) int {
 // Answered is called when the store has decided. It returns Wait with a zone for Join if the request lacks
 // nothing but slots for which it can wait, otherwise Decided.
 func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, zone int) {
-	r.asked = true
+	r.asked, r.allowed = true, allowed
 	if !allowed {
 		if zone := r.missingSlot(now); zone >= 0 {
 			return Wait, zone
@@ -127,8 +130,7 @@ func (s *SlotLines) Join(r *Request, zone int, now Micros) (wait Micros) {
 		s.insert(r, zone, now)
 	} else {
 		r.line.asker = nil
-		r.line.nextAsk = now + r.line.pause
-		r.line.pause = min(2*r.line.pause, s.maxPause)
+		r.line.lastAsk = now
 		s.wakeFirst(r.line, now)
 	}
 	return s.wait(r, now)
@@ -180,7 +182,37 @@ func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 		return Wait, s.wait(r, now)
 	}
 	r.line.asker, r.line.mayBeFree = r, false
+	r.tellStore(now)
 	return Ask, 0
+}
+
+// tellStore says to the store where the request stands, which is the first in its line.
+func (r *Request) tellStore(now Micros) {
+	for i := range r.Requests {
+		r.Requests[i].Line = store.SlotLine{Waited: now - r.Came}
+	}
+	q := &r.Requests[r.zone]
+	behind := min(int64(r.line.requests.Len()-1), q.Slots.Limit, store.MaxWaiting-1) // others get no slot before these
+	q.Line.Waiting = 1 + behind
+	at, e := int64(0), r.element.Next()
+	for mark := 0; mark < len(q.Line.Marks) && behind > 0; mark++ {
+		for ; at < store.MarkedAt(mark, behind); at++ {
+			e = e.Next()
+		}
+		q.Line.Marks[mark] = now - e.Value.(*Request).Came
+	}
+}
+
+// pauseOf returns the pause between two questions of a line. A request of several keys asks rarely, because in a cluster
+// each question takes the slots that are free for a moment.
+func (s *SlotLines) pauseOf(l *line) Micros {
+	pause := s.pause
+	for _, q := range l.first().Requests {
+		if q.Key != l.key {
+			pause = LocalPause
+		}
+	}
+	return max(pause, perQuestion*Micros(len(s.byKey)))
 }
 
 // wait returns how long a request in a line waits at most before the next Look.
@@ -192,7 +224,7 @@ func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	case r.line.mayBeFree:
 		return 0
 	default:
-		return min(max(r.line.nextAsk-now, 0), wait)
+		return min(max(r.line.lastAsk+s.pauseOf(r.line)-now, 0), wait, longestSleep)
 	}
 }
 
@@ -235,7 +267,7 @@ func (s *SlotLines) insert(r *Request, zone int, now Micros) {
 	key := r.slotKey(zone)
 	r.line = s.byKey[key]
 	if r.line == nil {
-		r.line = &line{slotKey: key, pause: s.firstPause, nextAsk: now}
+		r.line = &line{slotKey: key, mayBeFree: true}
 		s.byKey[key] = r.line
 	}
 	before := r.line.requests.Back()
@@ -267,6 +299,9 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	if line == nil {
 		return
 	}
+	if line.first() == r && !r.allowed && s.endLine != nil {
+		line.mayBeFree = true // others may wait behind this request until the next one asks
+	}
 	line.requests.Remove(r.element)
 	r.line, r.element = nil, nil
 	s.waiting.Add(-1)
@@ -274,10 +309,14 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	if line.asker == r {
 		line.asker = nil
 		line.mayBeFree = line.mayBeFree || bool(slots)
-		line.nextAsk, line.pause = now+s.firstPause, s.firstPause
+		line.lastAsk = now
 	}
 	if line.requests.Len() == 0 {
 		delete(s.byKey, line.slotKey)
+		told := r.Requests[r.zone].Line.Waiting
+		if s.endLine != nil && (!r.allowed || told > 1) { // the store knows that the only one has got a slot
+			s.endLine(line.id, line.key)
+		}
 	} else {
 		s.wakeFirst(line, now)
 	}

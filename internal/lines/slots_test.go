@@ -1,6 +1,7 @@
 package lines
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -58,7 +59,7 @@ func TestWhoWaits(t *testing.T) {
 			r.Requests[1].Mode, r.Requests[1].Shadow = algorithms.Uniform, true
 		}, hour, 0},
 	} {
-		s, r := NewSlotLines(second, second), newWaiting(hour, "a", "b")
+		s, r := NewSlotLines(second, nil), newWaiting(hour, "a", "b")
 		r.Requests[0].Outcome, r.Requests[1].Outcome = noSlot(), allowed()
 		test.change(r)
 		want, wantZone := Wait, test.want
@@ -78,7 +79,7 @@ func allowed() store.Outcome {
 
 // A newcomer waits behind others, or is denied without asking the store if it can't wait.
 func TestNewcomer(t *testing.T) {
-	s, waiting := NewSlotLines(second, second), newWaiting(hour, "a")
+	s, waiting := NewSlotLines(second, nil), newWaiting(hour, "a")
 	newcomer := newWaiting(hour+1, "b", "a")
 	if next, _ := s.Begin(newcomer, hour+1); next != Ask {
 		t.Errorf("step %d without a line, want that it asks", next)
@@ -101,5 +102,43 @@ func TestNewcomer(t *testing.T) {
 	}
 	if d := newcomer.Requests[0].Outcome.Decisions; len(d) != 2 || !d[0].NotAsked || !d[1].NotAsked {
 		t.Errorf("the limits decided %+v, want that they were not asked", d)
+	}
+}
+
+// All lines together ask at most 400 times in a second.
+func TestSlotLinesAskInTurn(t *testing.T) {
+	s := NewSlotLines(SharedPause, nil)
+	for n, pause := range map[int]Micros{1: 10_000, 4: 10_000, 5: 12_500, 400: second, 1000: second} {
+		var waiting []*Request
+		for i := range n {
+			r := newWaiting(hour, fmt.Sprint(i))
+			s.Join(r, 0, hour)
+			waiting = append(waiting, r)
+		}
+		r := waiting[n/2]
+		if next, _ := s.Look(r, hour); next != Ask {
+			t.Fatalf("step %d, want that a new line asks at once", next)
+		}
+		r.Requests[0].Outcome = noSlot()
+		if next, _ := s.Answered(r, false, hour); next != Wait {
+			t.Fatalf("step %d, want that it waits", next)
+		}
+		if wait := s.Join(r, 0, hour); wait != pause {
+			t.Errorf("one of %d lines looks after %d µs, want %d", n, wait, pause)
+		}
+		if next, _ := s.Look(r, hour+second); (next == Ask) != (n <= 400) {
+			t.Errorf("one of %d lines: step %d after a second", n, next)
+		}
+		for _, other := range waiting {
+			if other != r {
+				s.Leave(other, hour)
+			}
+		}
+		if n > 400 { // the others have ended
+			if next, _ := s.Look(r, hour+second); next != Ask {
+				t.Errorf("step %d, want that the only line asks", next)
+			}
+		}
+		s.Leave(r, hour+second)
 	}
 }

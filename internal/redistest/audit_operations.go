@@ -91,7 +91,11 @@ func (r *replay) playSet(m execution, set *wiretest.Set, reply *wire.Reply) erro
 	}
 	counts := r.livingSlots(m, set.Name)
 	want := counts.Of(m.head.Instance)
-	r.valueAt(set.Name).slots = counts.Set(m.head.Instance, set.Count, m.at+m.head.SlotsExpiry)
+	counts = counts.Set(m.head.Instance, set.Count, m.at+m.head.SlotsExpiry)
+	if set.EndsLine {
+		counts = counts.EndLine(m.head.Instance)
+	}
+	r.valueAt(set.Name).slots = counts
 	if err == nil && had != want {
 		return fmt.Errorf("the instance had %d slots at %s, Go says %d", had, set.Name, want)
 	}

@@ -44,7 +44,7 @@ func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, e
 				return nil, fmt.Errorf("no zone has %d slots at %s", z.SlotsLimit, z.Slots)
 			}
 			t.slots[i] = r.livingSlots(m, z.Slots)
-			q.Slots = &algorithms.SlotsCheck{Limit: z.SlotsLimit, InFlight: t.slots[i].InFlight()}
+			q.Slots = t.slots[i].Check(m.head.Instance, z.SlotsLimit, m.at, z.Line.Waited)
 		}
 		if z.BanName != "" {
 			if !slices.Contains(r.bans[idOf(z.BanName)], z.Ban) {
@@ -177,10 +177,9 @@ func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (ha
 		if q.Slots == nil {
 			continue
 		}
-		n := t.slots[i].Of(m.head.Instance)
-		had = append(had, n)
-		if q.Slots.Taken {
-			r.valueAt(z.Slots).slots = t.slots[i].Set(m.head.Instance, n+1, m.at+m.head.SlotsExpiry)
+		had = append(had, t.slots[i].Of(m.head.Instance))
+		if s, changed := t.slots[i].Take(m.head.Instance, z.Line, q.Slots.Taken, m.at, m.head.SlotsExpiry); changed && !q.Peek {
+			r.valueAt(z.Slots).slots = s
 		}
 	}
 	return had
@@ -194,7 +193,7 @@ func (r *replay) compareOutcome(m execution, z *wiretest.Zone, replied *store.Ou
 	}
 	want.Slots.Free = true
 	if s := q.Slots; s != nil {
-		want.Slots = store.SlotsOutcome{Taken: s.Taken, InFlight: s.InFlight, Free: s.Taken || s.InFlight < s.Limit}
+		want.Slots = store.SlotsOutcome{Taken: s.Taken, InFlight: s.InFlight, Free: s.Taken || s.Free()}
 	}
 	if q.Ban != nil {
 		d := q.Ban.Decision

@@ -47,7 +47,7 @@ func NewDecider(c Configuration, observers ...Observer) *Decider {
 	zones := c.Zones()
 	d := &Decider{
 		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant, capacity: maxRunning,
-		slots: lines.NewSlotLines(lines.FirstPause, lines.MaxPause), policies: make([]lines.DelayPolicy, len(zones)),
+		slots: lines.NewSlotLines(lines.LocalPause, nil), policies: make([]lines.DelayPolicy, len(zones)),
 	}
 	for i := range zones {
 		z := &zones[i]

@@ -123,11 +123,25 @@ func (m *Message) appendZone(r *store.ZoneRequest, mode algorithms.Mode, cost in
 	}
 	if r.Slots != nil {
 		m.appendNumber(r.Slots.Limit)
+		m.appendLine(&r.Line)
 		m.appendKey(&m.strings, r.Key, r.Slots.ID)
 	}
 	if r.Ban != nil {
 		m.body = r.Ban.AppendMessage(m.body)
 		m.appendKey(&m.strings, r.Key, r.Ban.ID)
+	}
+}
+
+func (m *Message) appendLine(l *store.SlotLine) {
+	hasWaited := *l != store.SlotLine{}
+	m.body = append(m.body, boolByte(hasWaited))
+	if !hasWaited {
+		return
+	}
+	m.appendNumber(l.Waited)
+	m.appendNumber(l.Waiting)
+	for _, waited := range l.Marks {
+		m.appendNumber(waited)
 	}
 }
 
@@ -164,10 +178,12 @@ func (m *Message) Refund(r *store.ZoneRequest, n int64) {
 	m.endOperation(done)
 }
 
-// SetSlots appends an operation that sets this instance's count in the slots of a name.
-func (m *Message) SetSlots(name string, count int64) {
+// SetSlots appends an operation that sets this instance's count in the slots of a name. With endsLine it also says that
+// no request of this instance waits for them any more.
+func (m *Message) SetSlots(name string, count int64, endsLine bool) {
 	done := m.beginOperation(kindSet, 0, 0)
 	m.appendNumber(count)
+	m.body = append(m.body, boolByte(endsLine))
 	m.strings.text = append(m.strings.text, name...)
 	m.strings.end()
 	m.endOperation(done)

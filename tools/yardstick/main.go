@@ -24,8 +24,8 @@ const (
 	size   = 60_000 // numbers of a piece
 
 	processes = 64       // one for every third piece
-	memory    = 16 << 20 // bytes that a process needs
-	messages  = 500      // that it answers
+	memory    = 12 << 20 // bytes that a process needs
+	messages  = 100      // that it answers
 )
 
 func main() {

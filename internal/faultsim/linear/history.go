@@ -38,11 +38,14 @@ type History struct {
 	began time.Time
 	mu    sync.Mutex
 	calls []porcupine.Operation
-	left  map[call]int // slots that were given back, by store and key
+	left  map[call]int  // slots that were given back, by store and key
+	waits map[call]bool // a client of a store waits for a slot of a key
 }
 
 // NewHistory returns a history without calls, which begins now.
-func NewHistory() *History { return &History{began: time.Now(), left: make(map[call]int)} }
+func NewHistory() *History {
+	return &History{began: time.Now(), left: make(map[call]int), waits: make(map[call]bool)}
+}
 
 // call is a call about a key.
 type call struct {
@@ -51,6 +54,7 @@ type call struct {
 	arg  string // the text of an override
 	by   int    // the store
 	seen int    // slots that the store had given back before the call began
+	lineCall
 }
 
 // unknown is the result of a call that failed. It may have had an effect, until grace after its end.
@@ -72,6 +76,7 @@ func (h *History) do(c call, make func() (result string, err error)) (result str
 	began := h.now()
 	result, err := make()
 	ended := h.now()
+	c.lasted = ended - c.began()
 	if err != nil {
 		result, ended = unknown, ended+grace.Nanoseconds()
 		h.fail(err)

@@ -89,13 +89,13 @@ func TestGiveBacksAreSeen(t *testing.T) {
 			h := NewHistory()
 			var held []func()
 			for range slotsLimit {
-				held = append(held, (&client{History: h, ctx: t.Context(), store: stores[0], key: "k"}).takeSlot(leave))
+				held = append(held, (&client{History: h, ctx: t.Context(), store: stores[0], key: "k"}).takeSlot(leave, lineCall{}))
 			}
 			for _, leave := range held {
 				leave()
 			}
 			time.Sleep(slotsGrace + 50*time.Millisecond) // counts of slots expire by the clock of Redis
-			(&client{History: h, ctx: t.Context(), store: stores[1], by: 1, key: "k"}).takeSlot(leave)
+			(&client{History: h, ctx: t.Context(), store: stores[1], by: 1, key: "k"}).takeSlot(leave, lineCall{})
 			want := porcupine.Illegal
 			if what == "with give-backs" {
 				want = porcupine.Ok

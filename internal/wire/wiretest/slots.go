@@ -1,10 +1,11 @@
 package wiretest
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Slots counts the requests of a key that are in flight, in a store that several instances share.
@@ -14,92 +15,180 @@ import (
 // For example, with a limit of 10, instance a has 6 requests in flight and b has 4: the next
 // request is denied. If b is killed, its count expires at most 30 seconds later, and 4 are free.
 //
-// Every operation below works on the [Slots.Living] counts. slots.lua mirrors it.
+// Each instance also says how many of its requests wait for a slot. A request is granted a slot only if more are free
+// than requests wait in other instances that came before it. Requests that came within [algorithms.LineSlack] came together.
+//
+// Every operation below works on the [Slots.Living] numbers. slots.lua mirrors it.
 type Slots []InstanceSlots
 
-// InstanceSlots is the number of requests of a key that are in flight in one instance.
+// InstanceSlots is the part of an instance.
 type InstanceSlots struct {
 	Instance algorithms.Instance
-	Count    int64 // 0 is stored as no count at all
-	Expires  algorithms.Micros
+	Count    int64             // of requests in flight
+	Expires  algorithms.Micros // of Count; 0 if that is 0
+	Line
 }
 
-// Living drops the counts that have expired. A count that expires later than expiry from now was
-// written before the clock was set back. Living gives it the expiry of a write at now.
-// steppedBack reports whether there was such a count. If so, store the result, even if the request
-// is denied: until then the count of a killed instance doesn't age.
+// Line is the line of an instance. The zero Line has no requests.
+type Line struct {
+	LineExpires algorithms.Micros    // when others no longer wait behind it
+	First       algorithms.Micros    // when the first request came; 0 if it has left
+	Behind      int64                // number of the requests behind the first one
+	Marks       [4]algorithms.Micros // when some of these came: see [store.SlotLine]
+}
+
+// lineOf returns the line of which a request tells that is the first of it. It has left if it got a slot.
+func lineOf(told store.SlotLine, taken bool, now algorithms.Micros) (l Line) {
+	l.First, l.Behind, l.LineExpires = now-told.Waited, told.Waiting-1, now+algorithms.LineExpiry
+	if taken {
+		l.First = 0
+	}
+	if taken && l.Behind == 0 {
+		return Line{}
+	}
+	for n, waited := range told.Marks {
+		l.Marks[n] = now - waited
+	}
+	return l
+}
+
+// ahead returns how many requests of the line count as come before an instant.
+func (l *Line) ahead(came algorithms.Micros) (n int64) {
+	if l.First > 0 && l.First < came {
+		n++
+	}
+	for mark, at := range l.Marks {
+		if came <= at {
+			return n + store.MarkedAt(mark, l.Behind)
+		}
+	}
+	return n + l.Behind
+}
+
+// lives reports whether anything of the instance must be stored.
+func (i *InstanceSlots) lives() bool { return i.Expires > 0 || i.LineExpires > 0 }
+
+// Living drops the numbers that have expired. A number that expires later than it would if it was written at now
+// was written before the clock was set back. Living gives it the expiry of a write at now.
+// steppedBack reports whether there was such a number. If so, store the result, even if the request
+// is denied: until then the numbers of a killed instance don't age.
 func (s Slots) Living(now, expiry algorithms.Micros) (living Slots, steppedBack bool) {
 	living = s[:0]
 	for _, i := range s {
-		if i.Expires > now+expiry {
-			i.Expires, steppedBack = now+expiry, true
+		steppedBack = steppedBack || i.Expires > now+expiry || i.LineExpires > now+algorithms.LineExpiry
+		i.Expires, i.LineExpires = min(i.Expires, now+expiry), min(i.LineExpires, now+algorithms.LineExpiry)
+		if i.Expires <= now {
+			i.Count, i.Expires = 0, 0
 		}
-		if i.Expires > now && i.Count > 0 {
+		if i.LineExpires <= now {
+			i.Line = Line{}
+		}
+		if i.lives() {
 			living = append(living, i)
 		}
 	}
 	return living, steppedBack
 }
 
-// InFlight returns the number of requests of the key that are in flight, as in a [algorithms.SlotsCheck].
-func (s Slots) InFlight() int64 {
-	total := int64(0)
+// Check returns the check of a request of an instance that has waited for so long.
+func (s Slots) Check(instance algorithms.Instance, limit int64, now, waited algorithms.Micros) *algorithms.SlotsCheck {
+	c := &algorithms.SlotsCheck{Limit: limit, InFlight: s.InFlight()}
+	for _, i := range s {
+		if i.Instance != instance {
+			c.Ahead += i.ahead(now - waited - algorithms.LineSlack)
+		}
+	}
+	return c
+}
+
+// InFlight returns the number of requests of the key that are in flight.
+func (s Slots) InFlight() (total int64) {
 	for _, i := range s {
 		total += i.Count
 	}
 	return total
 }
 
+// of returns the position of an instance, at which it adds the instance if there is none.
+func (s *Slots) of(instance algorithms.Instance) *InstanceSlots {
+	at := slices.IndexFunc(*s, func(i InstanceSlots) bool { return i.Instance == instance })
+	if at < 0 {
+		at = len(*s)
+		*s = append(*s, InstanceSlots{Instance: instance})
+	}
+	return &(*s)[at]
+}
+
 // Of returns the count of an instance, 0 if it has none.
 func (s Slots) Of(instance algorithms.Instance) int64 {
-	for _, i := range s {
-		if i.Instance == instance {
-			return i.Count
-		}
-	}
-	return 0
+	clone := slices.Clone(s)
+	return clone.of(instance).Count
 }
 
-// Set makes count, 0 or more, the count of an instance, which expires at the given instant. The
-// counts keep their order. To take a slot after a [algorithms.SlotsCheck], set a count one above Of.
+// Set makes count, 0 or more, the count of an instance, which expires at the given instant.
 func (s Slots) Set(instance algorithms.Instance, count int64, expires algorithms.Micros) Slots {
-	written := InstanceSlots{Instance: instance, Count: count, Expires: expires}
-	for at := range s {
-		if s[at].Instance == instance {
-			s[at] = written
-			return s
-		}
+	if count == 0 {
+		expires = 0
 	}
-	return append(s, written)
+	i := s.of(instance)
+	i.Count, i.Expires = count, expires
+	return s
 }
 
-// Expires returns the instant at which the last count expires. Store Slots until then. It returns 0
-// if there is no count, and nothing to store.
+// EndLine makes the line of an instance an empty one.
+func (s Slots) EndLine(instance algorithms.Instance) Slots {
+	s.of(instance).Line = Line{}
+	return s
+}
+
+// Take changes the Slots as a decided request does that isn't a peek. changed reports whether they must be stored.
+func (s Slots) Take(instance algorithms.Instance, told store.SlotLine, taken bool, now, expiry algorithms.Micros) (_ Slots, changed bool) {
+	if taken {
+		s, changed = s.Set(instance, s.Of(instance)+1, now+expiry), true
+	}
+	i := s.of(instance)
+	later := now - told.Waited - i.First // than the first one
+	differs := later > algorithms.LineSlack || later < -algorithms.LineSlack || i.Behind != told.Waiting-1
+	if told.Waiting > 0 && (taken || differs || i.LineExpires < now+algorithms.LineExpiry-algorithms.LineRenewal) {
+		i.Line, changed = lineOf(told, taken, now), true
+	}
+	return s, changed
+}
+
+// Expires returns the instant at which the last number expires. Store Slots until then. It returns 0
+// if there is none, and nothing to store.
 func (s Slots) Expires() algorithms.Micros {
 	last := algorithms.Micros(0)
 	for _, i := range s {
-		if i.Count > 0 {
-			last = max(last, i.Expires)
-		}
+		last = max(last, i.Expires, i.LineExpires)
 	}
 	return last
 }
 
 const (
-	slotsSize = 32
+	slotsSize = 74
 	maxSlots  = 1<<31 - 1
 )
 
-// AppendBinary appends the form in which Slots are stored: per instance 16 bytes of identity,
-// the count and the expiry as little-endian 64-bit integers. It never fails.
+// fields returns the numbers of an instance, which follow its identity, and the size of each.
+func (i *InstanceSlots) fields() (numbers []*int64, sizes []int) {
+	numbers = []*int64{&i.Count, &i.Expires, &i.LineExpires, &i.First, &i.Behind, &i.Marks[0], &i.Marks[1], &i.Marks[2], &i.Marks[3]}
+	return numbers, []int{7, 7, 7, 7, 2, 7, 7, 7, 7}
+}
+
+// AppendBinary appends the form in which Slots are stored. It never fails.
 func (s Slots) AppendBinary(b []byte) ([]byte, error) {
 	for _, i := range s {
-		if i.Count == 0 {
+		if !i.lives() {
 			continue
 		}
 		b = append(b, i.Instance[:]...)
-		b = binary.LittleEndian.AppendUint64(b, uint64(i.Count))
-		b = binary.LittleEndian.AppendUint64(b, uint64(i.Expires))
+		numbers, sizes := i.fields()
+		for n, number := range numbers {
+			for shift := range sizes[n] {
+				b = append(b, byte(*number>>(8*shift)))
+			}
+		}
 	}
 	return b, nil
 }
@@ -110,15 +199,19 @@ func ReadSlots(s Slots, stored []byte) (Slots, error) {
 		return nil, fmt.Errorf("slots of %d bytes: want a multiple of %d", len(stored), slotsSize)
 	}
 	s = s[:0]
-	for b := stored; len(b) > 0; b = b[slotsSize:] {
-		i := InstanceSlots{
-			Instance: algorithms.Instance(b),
-			Count:    int64(binary.LittleEndian.Uint64(b[16:])),
-			Expires:  int64(binary.LittleEndian.Uint64(b[24:])),
+	for b := stored; len(b) > 0; {
+		i := InstanceSlots{Instance: algorithms.Instance(b)}
+		b = b[len(i.Instance):]
+		numbers, sizes := i.fields()
+		for n, number := range numbers {
+			for at, part := range b[:sizes[n]] {
+				*number |= int64(part) << (8 * at)
+			}
+			b = b[sizes[n]:]
 		}
-		if i.Count < 0 || i.Count > maxSlots || i.Expires < 0 || i.Expires > algorithms.Forever {
-			return nil, fmt.Errorf("slots of an instance: count %d until %d: want at most %d until %d",
-				i.Count, i.Expires, maxSlots, algorithms.Forever)
+		if i.Count > maxSlots || max(i.Expires, i.LineExpires) > algorithms.Forever {
+			return nil, fmt.Errorf("slots of an instance: %+v: want a count of at most %d, and instants of at most %d",
+				i, maxSlots, algorithms.Forever)
 		}
 		s = append(s, i)
 	}

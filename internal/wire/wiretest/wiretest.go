@@ -50,6 +50,7 @@ type Zone struct {
 	// Slots is the name of the slots, or empty if the zone has none. SlotsLimit is their limit.
 	Slots      string
 	SlotsLimit int64
+	Line       store.SlotLine
 	// BanName is the name of the ban, or empty if the zone has none.
 	BanName string
 	Ban     algorithms.Ban
@@ -71,8 +72,9 @@ type Refund struct {
 
 // Set sets this instance's count in the slots of a name.
 type Set struct {
-	Name  string
-	Count int64
+	Name     string
+	Count    int64
+	EndsLine bool
 }
 
 // Requests returns requests into which [wire.Reply.Take] can read the reply to the take. limitOf returns the limits
@@ -86,7 +88,7 @@ func (t *Take) Requests(limitOf func(Budget) *algorithms.Limit) []store.ZoneRequ
 			r.Limits = append(r.Limits, store.Limit{Limit: limitOf(b)})
 		}
 		if z.Slots != "" {
-			r.Slots = &store.Slots{Limit: z.SlotsLimit}
+			r.Slots, r.Line = &store.Slots{Limit: z.SlotsLimit}, z.Line
 		}
 		if z.BanName != "" {
 			r.Ban = &store.Ban{Ban: &z.Ban}
@@ -294,7 +296,7 @@ func (r *reader) operation() (o Operation) {
 	case kindRefund:
 		o.Refund = body.refund(int(first))
 	case kindSet:
-		o.Set = &Set{Count: body.number(), Name: body.key(&body.strings)}
+		o.Set = &Set{Count: body.number(), EndsLine: body.byteUpTo(1) == 1, Name: body.key(&body.strings)}
 	default:
 		body.fail("has an operation of the unknown kind %d", kind)
 	}
@@ -328,7 +330,13 @@ func (r *reader) take(overrides, zones int) *Take {
 			z.Budgets[j] = r.budget()
 		}
 		if slots == 1 {
-			z.SlotsLimit, z.Slots = r.number(), r.key(&r.strings)
+			if z.SlotsLimit = r.number(); r.byteUpTo(1) == 1 {
+				z.Line = store.SlotLine{Waited: r.number(), Waiting: r.number()}
+				for n := range z.Line.Marks {
+					z.Line.Marks[n] = r.number()
+				}
+			}
+			z.Slots = r.key(&r.strings)
 		}
 		if ban == 1 {
 			z.Ban = algorithms.Ban{After: r.number(), Window: r.number(), Duration: r.number(), Max: r.number()}

@@ -64,7 +64,7 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 	switch r.IntN(5) {
 	case 0:
 		set := Set{Name: readNames.Name("k", store.SlotsID("z", "")), Count: r.Int64N(1 << 31)}
-		m.SetSlots(set.Name, set.Count)
+		m.SetSlots(set.Name, set.Count, set.EndsLine)
 		return Operation{Set: &set}
 	case 1:
 		var refunds []Refund

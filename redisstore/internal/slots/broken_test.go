@@ -31,7 +31,7 @@ var brokenRules = []brokenRule{
 	{"a lost Set may still run", table, "k.blockedUntil = max(k.blockedUntil, until)", "if !op.Set {\nk.blockedUntil = max(k.blockedUntil, until)\n}"},
 	{"after a loss the key is set", table, "k.stale = true\n\tk.blockedUntil", "k.blockedUntil"},
 	{"a lost operation is not repeated", table, "k.blockedUntil = max(k.blockedUntil, until)", "k.blockedUntil = 0 * until"},
-	{"a Set that did not run is repeated", table, "k.stale = k.stale || op.Set", ""},
+	{"a Set that did not run is repeated", table, "k.stale, k.endsLine = k.stale || op.Set,", "k.stale, k.endsLine = k.stale,"},
 	{"a wrong count is noticed", table, "found != k.counted", "false && found != k.counted"},
 	{"and is remembered until it is set", table, "k.lastUsed = now // the", "// the"},
 	{"overlapping takes prove nothing", table, "if !op.Set && k.alone && found", "if !op.Set && found"},
@@ -45,10 +45,10 @@ var brokenRules = []brokenRule{
 	{"requests of another store count", table, "k.held++", ""},
 	{"and are told to Redis", table, "return k.stale || k.held != k.counted", "return k.stale || k.held < k.counted"},
 	{"sets are spread", table, "t.credit >= t.setEvery && ", "false && "},
-	{"counts expire", arithmetic, "i.Expires > now && i.Count", "i.Count"},
-	{"a clock that was set back delays no expiry", arithmetic, "if i.Expires > now+expiry", "if false"},
-	{"each write renews the expiry", arithmetic, "s[at] = written", "s[at].Count = count"},
-	{"the limit is the limit", take, "c.InFlight < c.Limit", "c.InFlight <= c.Limit"},
+	{"counts expire", arithmetic, "if i.Expires <= now {", "if i.Expires <= now && false {"},
+	{"a clock that was set back delays no expiry", arithmetic, "min(i.Expires, now+expiry)", "i.Expires"},
+	{"each write renews the expiry", arithmetic, "i.Count, i.Expires = count, expires", "i.Count = count"},
+	{"the limit is the limit", take, "c.InFlight+c.Ahead < c.Limit", "c.InFlight+c.Ahead <= c.Limit"},
 }
 
 // Each rule of the Table and of the arithmetic is needed: without it a test fails.

@@ -307,8 +307,7 @@ func (m *model) run(msg *message) {
 		}
 	}
 	for _, r := range msg.takes {
-		check := &algorithms.SlotsCheck{Limit: m.limit, InFlight: s.InFlight()}
-		if check.Free() {
+		if s.Check(msg.from.id, m.limit, now, 0).Free() {
 			s = s.Set(msg.from.id, s.Of(msg.from.id)+1, now+expiry)
 			msg.taken = append(msg.taken, r)
 			changed = true

@@ -24,8 +24,9 @@ const (
 // Op is the operation of a message on this instance's count of a key. It runs before the takes of
 // the message. The zero Op does nothing.
 type Op struct {
-	Set   bool  // make Count this instance's count
-	Count int64 // 0 or more
+	Set      bool  // make Count this instance's count
+	Count    int64 // 0 or more
+	EndsLine bool  // with Set: no request of this instance waits for a slot any more
 
 	key *key
 }
@@ -77,6 +78,8 @@ type key struct {
 	held, counted int64
 	// stale reports whether Redis' count may differ from counted.
 	stale bool
+	// endsLine reports whether the next Set says that no request waits.
+	endsLine bool
 	// distrusts is that of the Table when the count in Redis was last right.
 	distrusts int
 	// inFlight is how many messages with operations on the key are in flight. alone reports whether
@@ -140,6 +143,7 @@ func (t *Table) Prepare(name string, takes bool, now Micros) (op Op) {
 	if t.needsSet(k) && k.inFlight == 0 {
 		op.Set, op.Count = true, k.held
 		k.counted, k.stale, k.setInFlight = k.held, false, true
+		op.EndsLine, k.endsLine = k.endsLine, false
 		t.makeDue(k, now+t.setEvery)
 	}
 	if k.inFlight == 0 {
@@ -179,7 +183,7 @@ func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 // replied that it did not run. Its operations can be prepared again at once.
 func (t *Table) NotRun(op Op, now Micros) {
 	k := op.key
-	k.stale = k.stale || op.Set
+	k.stale, k.endsLine = k.stale || op.Set, k.endsLine || op.EndsLine
 	t.endMessage(k, now+setRetryDelay, now)
 }
 
@@ -228,6 +232,20 @@ func (t *Table) Count(name string, now Micros) {
 	k.lastUsed = now
 	if k.inFlight == 0 {
 		t.makeDue(k, min(k.due, now+setRetryDelay))
+	}
+	t.updateIdle(k, now)
+}
+
+// EndLine is called when the last request that waits for a slot has left, so that a Set must say it. A lost Set
+// isn't repeated for that, because lines expire soon.
+func (t *Table) EndLine(name string, now Micros) {
+	k := t.keys[name]
+	if k == nil {
+		k = t.add(name, now)
+	}
+	k.stale, k.endsLine, k.lastUsed = true, true, now
+	if k.inFlight == 0 {
+		t.makeDue(k, max(now, k.blockedUntil))
 	}
 	t.updateIdle(k, now)
 }

@@ -417,3 +417,27 @@ func TestWrongCountIsRemembered(t *testing.T) {
 		t.Errorf("%q are due, want k", due)
 	}
 }
+
+// The end of a line is said by the next Set, also if the key has long been idle, and again if that Set did not run.
+func TestEndLine(t *testing.T) {
+	table := slots.New(expiry)
+	prepare := func(now slots.Micros, want slots.Op) slots.Op {
+		t.Helper()
+		op := table.Prepare("k", false, now)
+		if op.Set != want.Set || op.Count != want.Count || op.EndsLine != want.EndsLine {
+			t.Errorf("at %d: %+v, want %+v", now, op, want)
+		}
+		return op
+	}
+	table.EndLine("k", 0)
+	table.NotRun(prepare(0, slots.Op{Set: true, EndsLine: true}), 0)
+	table.Replied(prepare(1, slots.Op{Set: true, EndsLine: true}), 0, 0, 1)
+	prepare(2, slots.Op{})
+	const late = 2 * expiry
+	table.EndLine("k", late)
+	if due := table.Due(late, 10); len(due) != 1 || table.Wait("k", late) != 0 {
+		t.Errorf("%v are due, want the key", due)
+	}
+	table.Lost(prepare(late, slots.Op{Set: true, EndsLine: true}), late, late)
+	prepare(late+second, slots.Op{Set: true}) // by then, lines have expired
+}

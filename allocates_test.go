@@ -10,7 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 )
 
 // loadHandler returns a handler with the store in memory and these zones, until the test ends.
@@ -59,7 +59,7 @@ func serving(ctx context.Context, h caddyhttp.MiddlewareHandler) func() {
 // The handler allocates the answer, a placeholder for it, and two header fields with their values. Denials, further
 // zones, and responses that are looked at cost more. settle also writes the charge into the line of the access log.
 func TestServeHTTPAllocates(t *testing.T) {
-	if caddytest.RaceEnabled {
+	if racetest.Enabled {
 		t.Skip("allocations can't be counted")
 	}
 	handlers := handlersByWork(t)
@@ -88,7 +88,7 @@ func traceContext(tb testing.TB, sampler sdktrace.Sampler) context.Context {
 
 // A span that isn't sampled costs no allocation.
 func TestUnsampledSpanAllocatesNothing(t *testing.T) {
-	if caddytest.RaceEnabled {
+	if racetest.Enabled {
 		t.Skip("allocations can't be counted")
 	}
 	h := loadHandler(t, `"z":{"limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)

@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 )
 
 // bodyHandler returns a handler with a zone that settles by the tokens in a JSON body.
@@ -95,7 +96,7 @@ func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // A body of any length takes little memory.
 func TestBodyIsNotKept(t *testing.T) {
-	if caddytest.RaceEnabled {
+	if racetest.Enabled {
 		t.Skip("the race detector allocates, too")
 	}
 	h := bodyHandler(t)

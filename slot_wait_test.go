@@ -3,12 +3,12 @@ package ratelimit
 import (
 	"testing"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 )
 
 // A zone that doesn't wait for slots, or whose request finds a slot, allocates nothing for lines.
 func TestSlotWaitAllocates(t *testing.T) {
-	if caddytest.RaceEnabled {
+	if racetest.Enabled {
 		t.Skip("allocations can't be counted")
 	}
 	const zone = `"c":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}],"concurrency":10`

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -119,39 +116,6 @@ func TestClosedConnections(t *testing.T) {
 		if err := server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// A connection that breaks is one failure, however many requests shared it.
-func TestOneBrokenCall(t *testing.T) {
-	broken := make(chan struct{})
-	m := startMisbehaving(t, func(conn net.Conn) {
-		<-broken
-		_ = conn.Close()
-	})
-	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: m.addr, Timeout: patient}, 1))
-	b := store.NewBreaker(s, nil)
-	defer b.Close()
-	var failed atomic.Int64
-	var all sync.WaitGroup
-	take := func() {
-		all.Go(func() {
-			if _, err := b.Take(context.Background(), request(t, "k")); err != nil {
-				failed.Add(1)
-			}
-		})
-	}
-	take()
-	redistest.WaitFor(t, "a call under way", func() bool { return m.calls.Load() == 1 })
-	for range 50 {
-		take()
-	}
-	redistest.WaitFor(t, "50 that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 50 })
-	close(broken)
-	all.Wait()
-	redistest.WaitFor(t, "the end of all calls", func() bool { _, inFlight := redisstore.QueueLengths(s); return inFlight == 0 })
-	if failed.Load() != 51 || m.calls.Load() != 2 || b.Open() {
-		t.Errorf("%d requests failed in %d calls, and the store is asked no more: %v, want 51 in 2, and that it is", failed.Load(), m.calls.Load(), b.Open())
 	}
 }
 

@@ -3,12 +3,10 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -191,46 +189,6 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			}
 			if waiting := s.stats().Queued; waiting != 2 || !slices.Equal(s.keys.waiting[awaited{correctedKey: "corrected"}], []*pendingCall{back}) {
 				t.Error("a correction or a set is lost")
-			}
-		})
-	}
-}
-
-// A call that was queued for too long is busy only if a reply has come meanwhile, and no failure after it. After
-// a failure, the call fails with it. Without either, this process stood still, and the call is sent.
-func TestBusyNeedsReply(t *testing.T) {
-	failure := &store.SharedError{Err: io.EOF}
-	for _, test := range []struct {
-		name            string
-		replied, failed time.Duration // ago
-		want            error
-	}{
-		{"replied", 0, time.Hour, errBusy},
-		{"replied, then failed", 0, 0, failure},
-		{"failed", time.Hour, 0, failure},
-		{"stood still", time.Hour, time.Hour, nil},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := newStore(Options{Batch: 2}, nil, Hooks{})
-			s.queue.lastReply = time.Now().Add(-test.replied)
-			s.queue.failure, s.queue.lastFailure = failure, time.Now().Add(-test.failed)
-			take := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}})
-			take.queued = time.Now().Add(-MaxQueued - time.Second)
-			correction := givesBack("k")
-			correction.done, correction.queued = make(chan struct{}, 1), time.Now().Add(-maxCorrectionQueued-time.Second)
-			s.queue.calls = []*pendingCall{take, correction}
-			b := newBatch()
-			s.fillLocked(b)
-			if test.want == nil {
-				if !slices.Equal(b.calls, []*pendingCall{take, correction}) {
-					t.Errorf("%d calls are sent, want both", len(b.calls))
-				}
-				return
-			}
-			for _, c := range []*pendingCall{take, correction} {
-				if <-c.done; !errors.Is(c.err, test.want) {
-					t.Errorf("error %v, want %v", c.err, test.want)
-				}
 			}
 		})
 	}

@@ -63,43 +63,6 @@ func TestRealSlotsSurviveRedis(t *testing.T) {
 	}
 }
 
-// Requests that Redis admitted count while Redis fails. Requests admitted meanwhile count in Redis
-// once it works again.
-//
-// Simulated: TestSlotsInOutage.
-func TestRealSlotsThroughAnOutage(t *testing.T) {
-	server := redistest.Start(t)
-	o := redisstore.Options{Address: server.Addr, Timeout: time.Second}
-	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})
-	b := store.NewBreaker(s, nil)
-	defer b.Close()
-	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory(1000), func(error) {})
-	take := func(taken, local bool, n int64) store.ZoneRequest {
-		t.Helper()
-		r := takeSlot(t, f, "k", 3)
-		if o := r.Outcome; o.Slots.Taken != taken || o.Local != local || o.Slots.InFlight != n {
-			t.Errorf("%+v, want taken %v, local %v, %d in flight", o, taken, local, n)
-		}
-		return r
-	}
-	first, second := take(true, false, 1), take(true, false, 2)
-	server.Freeze(t)
-	redistest.WaitFor(t, "the breaker to open", func() bool {
-		_, _ = f.Take(t.Context(), request(t, "other"))
-		return b.Open()
-	})
-	third := take(true, true, 3)
-	take(false, true, 3)
-	f.Correct(storetest.Leaves([]store.ZoneRequest{first}), nil)
-	fourth := take(true, true, 3)
-	server.Thaw(t)
-	redistest.WaitFor(t, "the breaker to close", func() bool { return !b.Open() })
-	waitForSlots(t, other, "k", 3)
-	take(false, false, 3)
-	f.Correct(storetest.Leaves([]store.ZoneRequest{second, third, fourth}), nil)
-	waitForSlots(t, other, "k", 0)
-}
-
 // waitForSlots waits until so many requests hold a slot of a key, as a store without held slots finds.
 func waitForSlots(t *testing.T, s store.Store, key string, want int64) {
 	t.Helper()
@@ -107,31 +70,6 @@ func waitForSlots(t *testing.T, s store.Store, key string, want int64) {
 		n := keys(t, s, key)
 		return fmt.Sprint(n, ", -1 is a failure"), n == want
 	})
-}
-
-// A slot lasts as long as its request. The slots of an instance that is killed expire.
-//
-// Simulated: TestSlotsOfTheKilled.
-func TestRealSlotsAreRenewed(t *testing.T) {
-	const expiry = 2 * time.Second
-	server := redistest.Start(t)
-	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: expiry})
-	killed := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: expiry})
-	held := takeSlot(t, s, "k", 2)
-	if !takeSlot(t, killed, "k", 2).Outcome.Slots.Taken || takeSlot(t, s, "k", 2).Outcome.Slots.Taken {
-		t.Fatal("there are other than 2 slots")
-	}
-	redisstore.Kill(killed)
-	time.Sleep(3 * expiry / 2) // the count of the killed store expires, and the other one is renewed
-	second := takeSlot(t, s, "k", 2)
-	if o := second.Outcome.Slots; !o.Taken || o.InFlight != 2 {
-		t.Errorf("%+v, want 2 in flight", o)
-	}
-	leaveSlot(t, s, held)
-	leaveSlot(t, s, second)
-	if o := takeSlot(t, s, "k", 1).Outcome.Slots; !o.Taken || o.InFlight != 1 {
-		t.Errorf("%+v, want 1 in flight", o)
-	}
 }
 
 // keys returns how many requests hold a slot of a key, as a store without held slots finds.
@@ -142,11 +80,4 @@ func keys(t *testing.T, s store.Store, key string) int64 {
 		return -1
 	}
 	return r[0].Outcome.Slots.InFlight
-}
-
-func leaveSlot(t *testing.T, s store.Store, r store.ZoneRequest) {
-	t.Helper()
-	if err := correct(s, store.Correction{Request: &r, Leave: true}); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -239,18 +239,6 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-func TestCallerGone(t *testing.T) {
-	server := redistest.Shared(t)
-	s := open(t, redisstore.Options{Address: server.Addr})
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := s.Take(ctx, request(t, "k"))
-	var failed *store.Error
-	if !errors.Is(err, context.Canceled) || errors.As(err, &failed) {
-		t.Errorf("error %v: a caller that left is no failure of the store", err)
-	}
-}
-
 // The end of a configuration closes its connections. A request in flight then opens new
 // connections, which close after it.
 func TestUseAfterClose(t *testing.T) {

@@ -196,7 +196,7 @@ func (s *Store) dropUsed() {
 }
 
 // The error of a late call depends on the last event since it was queued: a failure is its error, and a reply
-// means that Redis is busy. If nothing has happened, this process stood still.
+// means that Redis is busy. If nothing has happened, this process stood still, and the call is sent.
 func TestLateError(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(200)) {
 		random := rand.New(rand.NewPCG(seed, 4))
@@ -206,22 +206,27 @@ func TestLateError(t *testing.T) {
 				t.Fatal(err)
 			}
 			steps, queuedAt := 1+random.IntN(6), random.IntN(4)
-			c, want := new(pendingCall), error(nil)
+			c, want := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}}), error(nil)
+			if seed%2 == 0 {
+				c = givesBack("k")
+				c.done = make(chan struct{}, 1)
+			}
 			for i := range steps {
 				if time.Sleep(time.Millisecond); i <= queuedAt { // in virtual time
 					c.queued, want = time.Now(), nil
 					time.Sleep(time.Millisecond) // in virtual time
 				}
-				if random.IntN(2) == 0 {
+				switch random.IntN(3) {
+				case 0:
 					want = errBusy
 					s.settleBatch(&batch{replied: true, messages: []*message{{}}})
-				} else {
+				case 1:
 					want = errors.New(fmt.Sprint("failure ", i))
 					s.settleBatch(&batch{messages: []*message{{err: want}}})
 				}
 			}
-			if got := s.queue.lateErrorLocked(c.queued); got != want {
-				t.Fatalf("seed %d: %v, want %v", seed, got, want)
+			if ended := s.dropExpiredLocked(c, time.Now().Add(time.Hour)); ended != (want != nil) || c.err != want {
+				t.Fatalf("seed %d: ended %v with %v, want %v", seed, ended, c.err, want)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -227,7 +228,7 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 		if test.what == "denied" {
 			take()
 		}
-		if n := testing.AllocsPerRun(1000, take); n > 0.1 && !raceEnabled {
+		if n := testing.AllocsPerRun(1000, take); n > 0.1 && !racetest.Enabled {
 			t.Errorf("%s: %v allocations", test.what, n)
 		}
 	}

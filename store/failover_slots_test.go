@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -62,15 +63,6 @@ func newLateFailover(t *testing.T) *lateFailover {
 	return f
 }
 
-// open makes the main store fail, and the breaker open.
-func (f *lateFailover) open(t *testing.T) {
-	t.Helper()
-	f.main.fail(&store.Error{Reason: store.ReasonSilent, Err: errGone})
-	if _, err := f.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "other"}}); err != nil || !f.breaker.Open() {
-		t.Fatalf("the breaker is open: %v; %v", f.breaker.Open(), err)
-	}
-}
-
 // wantInFlight checks how many requests of a key both stores count.
 func (f *lateFailover) wantInFlight(t *testing.T, key string, want int64) {
 	t.Helper()
@@ -79,46 +71,6 @@ func (f *lateFailover) wantInFlight(t *testing.T, key string, want int64) {
 			t.Errorf("the %s store counts %d requests of %s in flight, want %d", name, n, key, want)
 		}
 	}
-}
-
-// Requests are on their way to the main store when it begins to fail, and the local store grants the
-// slots to others. Then the main store grants them, too: its slots are given back, and the local store
-// decides.
-func TestFailoverDeniesLateGrants(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newLateFailover(t)
-		f.main.delay = func() time.Duration { return time.Second }
-		const n = 5
-		var lates, locals [n][]store.ZoneRequest
-		var clients sync.WaitGroup
-		for i := range lates {
-			clients.Go(func() { lates[i] = takeSlot(t, f, "z", "k", n) })
-		}
-		synctest.Wait()
-		f.open(t)
-		for i := range locals {
-			if locals[i] = takeSlot(t, f, "z", "k", n); !locals[i][0].Outcome.Slots.Taken || !locals[i][0].Outcome.Local {
-				t.Errorf("%+v, want a slot of the local store", locals[i][0].Outcome)
-			}
-		}
-		clients.Wait()
-		for _, r := range lates {
-			if o := r[0].Outcome; o.Slots != (store.SlotsOutcome{InFlight: n}) || o.Verdict != store.Denied || !o.Local {
-				t.Errorf("%+v, want a denial by the local store", o)
-			}
-		}
-		f.wantInFlight(t, "k", n)
-		for _, r := range locals {
-			f.Correct(storetest.Leaves(r), nil)
-		}
-		f.wantInFlight(t, "k", 0)
-		f.main.fail(nil)
-		f.main.delay = func() time.Duration { return 0 }
-		time.Sleep(time.Minute)
-		if o := takeSlot(t, f, "z", "k", n)[0].Outcome; o.Slots != (store.SlotsOutcome{Free: true, Taken: true, InFlight: 1}) || o.Local {
-			t.Errorf("after the outage: %+v", o)
-		}
-	})
 }
 
 // The main store has lost its counts, and grants a slot that is taken. All zones get their charges and
@@ -250,7 +202,7 @@ func TestFailoverAllocatesNothing(t *testing.T) {
 			t.Fatalf("allowed %v, %v, %+v", allowed, err, r[0].Outcome)
 		}
 	}
-	if n := testing.AllocsPerRun(1000, take); n > 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(1000, take); n > 0 && !racetest.Enabled {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -122,54 +121,4 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 			t.Errorf("in %s: %+v, %v; want 5 remaining, and 1 in flight", name, o, err)
 		}
 	}
-}
-
-// Requests that are in flight when an outage begins count in it, and those that it admitted count
-// after it, through all decorators.
-func TestFailoverCountsSlotsOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, local := newFailing(), store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
-		b := store.NewBreaker(f, nil)
-		defer b.Close()
-		s := store.NewFailover(store.NewDenyCache(b), local, func(error) {})
-		fails := func(err error) {
-			f.fail(err)
-			if _, err := s.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: "other"}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		take := func(taken bool, inFlight int64, local bool) store.ZoneRequest {
-			t.Helper()
-			r := takeSlot(t, s, "z", "k", 3)[0]
-			if o := r.Outcome; o.Slots.Taken != taken || o.Slots.InFlight != inFlight || o.Local != local {
-				t.Errorf("%+v, want %d in flight, taken %v, local %v", o, inFlight, taken, local)
-			}
-			return r
-		}
-		leaves := func(requests ...store.ZoneRequest) { s.Correct(storetest.Leaves(requests), nil) }
-		first, second := take(true, 1, false), take(true, 2, false)
-		fails(&store.Error{Reason: store.ReasonSilent, Err: errGone})
-		if !b.Open() {
-			t.Fatal("the breaker is closed")
-		}
-		third := take(true, 3, true)
-		take(false, 3, true)
-		leaves(first)
-		fourth := take(true, 3, true)
-		leaves(third)
-		fifth := take(true, 3, true)
-		f.fail(nil)
-		if time.Sleep(time.Second); b.Open() {
-			t.Error("the breaker is still open")
-		}
-		take(false, 3, false)
-		leaves(second, fourth)
-		last := take(true, 2, false)
-		leaves(fifth, last)
-		for name, one := range map[string]store.Store{"the main store": f.Store, "the local store": local} {
-			if r := takeSlot(t, one, "z", "k", 3); r[0].Outcome.Slots.InFlight != 1 {
-				t.Errorf("in %s something is left: %+v", name, r[0].Outcome.Slots)
-			}
-		}
-	})
 }

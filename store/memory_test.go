@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -301,7 +302,7 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 				both()
 			}
 			for name, f := range map[string]func(){"decision": take, "decision and correction": both} {
-				if n := testing.AllocsPerRun(1000, f); n != 0 && !raceEnabled {
+				if n := testing.AllocsPerRun(1000, f); n != 0 && !racetest.Enabled {
 					t.Errorf("%v allocations per %s", n, name)
 				}
 			}

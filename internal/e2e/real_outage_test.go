@@ -12,43 +12,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A Redis that hangs makes the first few requests wait, and no others; what it comes
-// to later, when nobody waits for it, charges nothing. When it works again, it
-// decides again.
-//
-// Simulated: TestHangingRedis, TestBreaker.
-func TestRealRedisHangs(t *testing.T) {
-	server := redistest.Start(t)
-	const timeout = 2 * time.Second
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n token_bucket 1 1000h 100\n}\nredis %s {\n timeout %v\n}\n", server.Addr, timeout)))
-	c.Get(t, "/").Want(t, 200, "RateLimit", `"api";r=99;t=3600000`)
-	server.Freeze(t)
-	if statuses := caddytest.Flood(t, 150, 16, "/", c); statuses[200] != 100 || statuses[429] != 50 {
-		t.Errorf("while Redis hangs: %v, want a budget of this process to decide", statuses)
-	}
-	c.WaitForLog(t, "Redis fails, and is not asked until it works again")
-	before := caddytest.Metrics(t, c, "caddy_rate_limit_store_errors_total")
-	for range 50 {
-		c.Get(t, "/").Want(t, 429)
-	}
-	for labels, n := range caddytest.Metrics(t, c, "caddy_rate_limit_store_errors_total") {
-		want := before[labels]
-		if strings.Contains(labels, `"open"`) {
-			want += 50
-		}
-		if n != want {
-			t.Errorf("%s is %v, want %v: a request waited for Redis", labels, n, want)
-		}
-	}
-	time.Sleep(timeout) // for what was sent and will be come to now
-	server.Thaw(t)
-	c.WaitForLog(t, "Redis works again")
-	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 0")
-	if r := c.Get(t, "/"); r.StatusCode != 200 || !strings.HasPrefix(r.Field("RateLimit"), `"api";r=98;`) {
-		t.Errorf("afterwards: %d %s, want nothing charged meanwhile", r.StatusCode, r.Field("RateLimit"))
-	}
-}
-
 // A Redis that is killed and starts again with its data goes on with the same budgets, because each
 // answered charge was on disk.
 //

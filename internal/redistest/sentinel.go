@@ -88,12 +88,6 @@ sentinel failover-timeout %[5]s 5000
 	return nil
 }
 
-// Misinformed starts a Sentinel that no other Sentinel knows. Its address of the primary has no Redis.
-func (trio *Trio) Misinformed(t testing.TB) *Server {
-	t.Helper()
-	return trio.startSentinel(t, "127.0.0.1", FreePort(t))
-}
-
 // Addrs returns the addresses of the Sentinels.
 func (trio *Trio) Addrs() (all []string) {
 	for _, s := range trio.Sentinels {

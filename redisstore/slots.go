@@ -127,9 +127,8 @@ func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
 		name := k.names.Name(r.Key, r.Slots.ID)
 		k.mu.Lock()
 		k.table.Leave(name, k.at(time.Now()))
-		if set && !k.queuedSets[name] {
-			k.queuedSets[name] = true
-			k.queueSetLocked(name)
+		if set {
+			k.queueOneSetLocked(name)
 		}
 		k.mu.Unlock()
 	}
@@ -142,6 +141,11 @@ func (c corrector) EndLine(slotsID, key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.table.EndLine(name, k.at(time.Now()))
+	k.queueOneSetLocked(name)
+}
+
+// queueOneSetLocked is queueSetLocked, unless such a call is queued already.
+func (k *keyStates) queueOneSetLocked(name string) {
 	if !k.queuedSets[name] {
 		k.queuedSets[name] = true
 		k.queueSetLocked(name)

@@ -109,9 +109,14 @@ func (s Slots) InFlight() (total int64) {
 	return total
 }
 
-// of returns the position of an instance, at which it adds the instance if there is none.
+// index returns the index of an instance, or -1.
+func (s Slots) index(instance algorithms.Instance) int {
+	return slices.IndexFunc(s, func(i InstanceSlots) bool { return i.Instance == instance })
+}
+
+// of returns the part of an instance, which it adds if there is none.
 func (s *Slots) of(instance algorithms.Instance) *InstanceSlots {
-	at := slices.IndexFunc(*s, func(i InstanceSlots) bool { return i.Instance == instance })
+	at := s.index(instance)
 	if at < 0 {
 		at = len(*s)
 		*s = append(*s, InstanceSlots{Instance: instance})
@@ -121,8 +126,10 @@ func (s *Slots) of(instance algorithms.Instance) *InstanceSlots {
 
 // Of returns the count of an instance, 0 if it has none.
 func (s Slots) Of(instance algorithms.Instance) int64 {
-	clone := slices.Clone(s)
-	return clone.of(instance).Count
+	if at := s.index(instance); at >= 0 {
+		return s[at].Count
+	}
+	return 0
 }
 
 // Set makes count, 0 or more, the count of an instance, which expires at the given instant.

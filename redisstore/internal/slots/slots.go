@@ -224,10 +224,7 @@ func (t *Table) Leave(name string, now Micros) {
 // Count is called when a request holds a slot that was not taken in Redis, because another store
 // admitted the request while Redis failed.
 func (t *Table) Count(name string, now Micros) {
-	k := t.keys[name]
-	if k == nil {
-		k = t.add(name, now)
-	}
+	k := t.keyOf(name, now)
 	k.held++
 	k.lastUsed = now
 	if k.inFlight == 0 {
@@ -239,10 +236,7 @@ func (t *Table) Count(name string, now Micros) {
 // EndLine is called when the last request that waits for a slot has left, so that a Set must say it. A lost Set
 // isn't repeated for that, because lines expire soon.
 func (t *Table) EndLine(name string, now Micros) {
-	k := t.keys[name]
-	if k == nil {
-		k = t.add(name, now)
-	}
+	k := t.keyOf(name, now)
 	k.stale, k.endsLine, k.lastUsed = true, true, now
 	if k.inFlight == 0 {
 		t.makeDue(k, max(now, k.blockedUntil))
@@ -378,6 +372,14 @@ func (t *Table) setIdle(k *key, idle idleness) {
 	case unconfirmed:
 		t.unconfirmed++
 	}
+}
+
+// keyOf returns the state of a key, which it adds if it is new.
+func (t *Table) keyOf(name string, now Micros) *key {
+	if k := t.keys[name]; k != nil {
+		return k
+	}
+	return t.add(name, now)
 }
 
 func (t *Table) add(name string, now Micros) *key {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,11 +16,24 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
+// refusingDialer opens no connection until it has been asked so many times.
+type refusingDialer struct {
+	net.Dialer
+	refusals atomic.Int32
+}
+
+func (d *refusingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if d.refusals.Add(-1) >= 0 {
+		return nil, errors.New("unreachable")
+	}
+	return d.Dialer.DialContext(ctx, network, address)
+}
+
 // A correction gets no connection and is sent again. A take of its key, waiting behind the
 // correction, stays behind it.
 func TestTakeBehindRetriedCorrection(t *testing.T) {
 	server := redistest.Shared(t)
-	var dialer switchedDialer
+	var dialer refusingDialer
 	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &dialer}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +55,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	beside := s.newTakeCall(context.Background(), 0, ask("other"))
 	b.calls = append(b.calls, beside)
 	s.keys.mu.Lock()
-	b.sent = time.Now()
+	b.sent = time.Now().Add(-time.Hour) // it has stalled, so the queue is sent without waiting for its end
 	s.queue.inFlight, s.keys.correcting["k"] = append(s.queue.inFlight, b), b
 	s.keys.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
@@ -48,19 +63,15 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	s.enqueueOrSend(behind)
 
 	ended := false
-	beside.onEnd = func(c *pendingCall) { // whatever is in the queue by now can be sent
+	beside.onEnd = func(c *pendingCall) {
 		if ended = true; c.err == nil {
 			t.Error("a take got a connection, want that it got none")
 		}
-		dialer.unreachable.Store(false)
-		s.keys.mu.Lock()
-		s.scheduleSendLocked()
-		s.keys.mu.Unlock()
 		if allowed, err := s.await(behind); !allowed || err != nil {
 			t.Errorf("allowed %v, error %v, want that the take sees the refund", allowed, err)
 		}
 	}
-	dialer.unreachable.Store(true)
+	dialer.refusals.Store(1)
 	s.reconnect(s.conns)
 	s.sendBatch(b)
 	s.sendBatches(s.finishAndNext(b))

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 const explainedZones = `
@@ -223,7 +224,12 @@ func testExplainChangesNothing(t *testing.T, use, prefix string, primaries ...*r
 		metrics := len(all)
 		for _, primary := range primaries {
 			for _, name := range primary.Client.Keys(t.Context(), prefix+"*").Val() {
-				all[name] = fmt.Sprintf("%q %v", primary.Client.Dump(t.Context(), name).Val(), primary.Client.ExpireTime(t.Context(), name).Val())
+				switch value := primary.Client.Dump(t.Context(), name).Val(); {
+				case !strings.Contains(name, store.SlotsID("", "")):
+					all[name] = fmt.Sprintf("%q %v", value, primary.Client.ExpireTime(t.Context(), name).Val())
+				case primary.Client.StrLen(t.Context(), name).Val() > 0: // the instance sets an empty value every ten seconds
+					all[name] = fmt.Sprintf("%q", value)
+				}
 			}
 		}
 		if metrics == 0 || len(all) == metrics {

@@ -65,6 +65,10 @@ func TestExpiredCalls(t *testing.T) {
 				t.Errorf("a call did not end, want %v", want)
 			}
 		}
+		s.options.Timeout = 2 * MaxQueued
+		if s.dropExpiredLocked(asked(t.Context(), MaxQueued+time.Millisecond), time.Now()) {
+			t.Error("a call ended, although the timeout is longer")
+		}
 	})
 }
 

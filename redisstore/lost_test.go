@@ -171,6 +171,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: key, Slots: slots}}))
 			}
 			back, set := givesBack("corrected"), newSetCall(takes[1].slots[0].name)
+			s.keys.mu.Lock()                                      // after a while a timer sets the counts, in another goroutine
 			s.keys.table.Prepare(takes[1].slots[0].name, true, 0) // two messages are in flight, and one is lost
 			s.keys.table.Lost(s.keys.table.Prepare(takes[1].slots[0].name, true, 0), 0, 0)
 			q := &s.queue
@@ -178,6 +179,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			s.keys.correcting["corrected"] = newBatch()
 			q.calls = []*pendingCall{takes[0], takes[1], back, set}
 			s.fillLocked(newBatch())
+			s.keys.mu.Unlock()
 			s.enqueueOrSend(takes[2])
 			if err := check(t.Context()); err == nil {
 				t.Fatal("the check succeeds without a Redis")

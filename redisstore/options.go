@@ -43,7 +43,7 @@ type Options struct {
 	// returns.
 	HashKeys string
 	// Timeout is how long a message may take until its reply, including a new connection (default
-	// 100 ms). Before that, a take may wait in the queue for up to [MaxQueued].
+	// 100 ms). Before that, a take may wait in the queue for up to [MaxQueued], or the timeout if that is longer.
 	Timeout time.Duration
 	// Batch is how many requests share one script call at most (default 128). Requests that would
 	// have to wait for the call's reply don't count. Below 0, each request has its own call.

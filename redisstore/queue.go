@@ -17,8 +17,8 @@ import (
 // sent meanwhile, so that no call waits for long: see distance. A call that finds room for another batch is sent at
 // once, with what the queue holds. A batch has one message, or in a cluster one for each hash slot.
 //
-// A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
-// gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
+// A take waits in the queue while Redis keeps replying, but no longer than MaxQueued, or the timeout if that is longer.
+// If a batch gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
 // once. If a message is lost, the takes that wait for its end fail, too. The others wait only until it has stalled.
 
 // queue holds the calls of a [Store] that are not sent yet. The mutex of the store's keyStates guards it.
@@ -42,11 +42,11 @@ func newQueue(o Options) queue {
 }
 
 const (
-	// MaxQueued is the maximum time that a take waits in the queue while Redis replies. The queue looks at the time
-	// when the take's turn comes.
+	// MaxQueued is the maximum time that a take waits in the queue while Redis replies, unless the timeout is longer. The
+	// queue looks at the time when the take's turn comes.
 	MaxQueued = time.Second
-	// maxCorrectionQueued is the maximum time that a correction waits in the queue. No request
-	// waits for a correction.
+	// maxCorrectionQueued is the maximum time that a correction waits in the queue, unless the timeout is longer. No
+	// request waits for a correction.
 	maxCorrectionQueued = 5 * time.Second
 )
 
@@ -273,7 +273,7 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 		c.fail(c.ctx.Err())
 		return true
 	}
-	if now.Sub(c.queued) <= c.maxQueued() {
+	if now.Sub(c.queued) <= c.maxQueued(s.options.Timeout) {
 		return false
 	}
 	err := s.queue.lateErrorLocked(c.queued)
@@ -300,13 +300,13 @@ func (q *queue) lateErrorLocked(queued time.Time) error {
 	return nil
 }
 
-// maxQueued returns how long the call may be queued.
-func (c *pendingCall) maxQueued() time.Duration {
+// maxQueued returns how long the call may be queued in a store with a timeout.
+func (c *pendingCall) maxQueued(timeout time.Duration) time.Duration {
 	switch {
 	case c.requests != nil:
-		return MaxQueued
+		return max(MaxQueued, timeout)
 	case c.corrections != nil:
-		return maxCorrectionQueued
+		return max(maxCorrectionQueued, timeout)
 	default: // a set waits as long as necessary
 		return math.MaxInt64
 	}

@@ -29,7 +29,7 @@ func (s *Store) sendBatch(b *batch) {
 		}
 		b.replied = b.replied || isReply(m.err)
 		s.readReply(b, m)
-		m.chooseRetries()
+		m.chooseRetries(s.options.Timeout)
 	}
 	s.settleBatch(b)
 	for _, m := range b.messages {
@@ -71,10 +71,10 @@ func (s *Store) readReply(b *batch, m *message) {
 	}
 }
 
-// chooseRetries moves the calls that are sent again from the calls to the retries.
-func (m *message) chooseRetries() {
+// chooseRetries moves the calls that are sent again from the calls to the retries. The timeout is that of the store.
+func (m *message) chooseRetries(timeout time.Duration) {
 	m.calls = slices.DeleteFunc(m.calls, func(c *pendingCall) bool {
-		again := m.sendsAgain(c)
+		again := m.sendsAgain(c, timeout)
 		if again {
 			c.err = nil
 			m.retries = append(m.retries, c)
@@ -84,7 +84,7 @@ func (m *message) chooseRetries() {
 }
 
 // sendsAgain reports whether a call is sent again. It certainly did not run.
-func (m *message) sendsAgain(c *pendingCall) bool {
+func (m *message) sendsAgain(c *pendingCall, timeout time.Duration) bool {
 	if m.err == nil && c.err == nil { // most calls
 		return false
 	}
@@ -96,7 +96,7 @@ func (m *message) sendsAgain(c *pendingCall) bool {
 	switch {
 	case errors.Is(m.err, errLate): // dropExpiredLocked ends the repetitions
 		return c.setName == "" // a later turn sets the count
-	case time.Since(c.queued) >= c.maxQueued():
+	case time.Since(c.queued) >= c.maxQueued(timeout):
 		return false
 	case redis.HasErrorPrefix(m.err, "NOSCRIPT"): // the script of the next message can be another one, which Redis lacks, too
 		c.missed++

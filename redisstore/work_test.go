@@ -50,12 +50,14 @@ func TestWorkOfSlots(t *testing.T) {
 			return s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Limits: []store.Limit{{Limit: log}, {Limit: log}}}})
 		}, int(algorithms.MaxWork / (2 * log.Work(0)))},
 	} {
+		b := newBatch()
+		s.keys.mu.Lock()
 		s.queue.calls = nil
 		for range 2 * most {
 			s.queue.calls = append(s.queue.calls, test.make())
 		}
-		b := newBatch()
 		s.fillLocked(b)
+		s.keys.mu.Unlock()
 		if len(b.calls) != test.most {
 			t.Errorf("%d %s share a batch, want %d", len(b.calls), name, test.most)
 		}

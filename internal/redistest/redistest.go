@@ -102,9 +102,11 @@ func StartUnix(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// serverArgs returns a command line without persistence. The arguments that a test wants come last.
+// serverArgs returns a command line without persistence. While a script runs, however long, all others wait. The arguments
+// that a test wants come last.
 func serverArgs(dir string, wanted []string, args ...string) []string {
-	return slices.Concat([]string{"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, args, wanted)
+	always := []string{"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no", "--lua-time-limit", "0"}
+	return slices.Concat(always, args, wanted)
 }
 
 // start starts the process, and waits until it answers. The process ends with the test, unless it outlives the test.

@@ -108,6 +108,7 @@ func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
 	stop := make(chan struct{})
 	defer close(stop)
 	all.Go(func() { l.takeOthers(t, stop) })
+	time.Sleep(time.Millisecond) // until the first of these has its reply, so none shares the message of the correction
 	l.loseAbout("k")
 	correction.Request = first
 	l.Correct([]store.Correction{correction}, nil)

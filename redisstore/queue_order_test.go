@@ -16,14 +16,14 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// refusingDialer opens no connection until it has been asked so many times.
-type refusingDialer struct {
+// failingDialer opens no connection until it has been asked so many times.
+type failingDialer struct {
 	net.Dialer
-	refusals atomic.Int32
+	failures atomic.Int32
 }
 
-func (d *refusingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	if d.refusals.Add(-1) >= 0 {
+func (d *failingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if d.failures.Add(-1) >= 0 {
 		return nil, errors.New("unreachable")
 	}
 	return d.Dialer.DialContext(ctx, network, address)
@@ -33,7 +33,7 @@ func (d *refusingDialer) DialContext(ctx context.Context, network, address strin
 // correction, stays behind it.
 func TestTakeBehindRetriedCorrection(t *testing.T) {
 	server := redistest.Shared(t)
-	var dialer refusingDialer
+	var dialer failingDialer
 	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &dialer}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 			t.Errorf("allowed %v, error %v, want that the take sees the refund", allowed, err)
 		}
 	}
-	dialer.refusals.Store(1)
+	dialer.failures.Store(1)
 	s.reconnect(s.conns)
 	s.sendBatch(b)
 	s.sendBatches(s.finishAndNext(b))

@@ -43,7 +43,7 @@ func recordHistory(t *testing.T, s *linear.Subject, seed uint64, spoils bool) (h
 				}
 			}()
 		}
-		h = s.Run(t.Context(), stores, seed, 700*time.Millisecond)
+		h = s.Run(t.Context(), stores, seed, 700*time.Millisecond, true)
 		stop()
 		time.Sleep(recovery) // in simulated time
 	})

@@ -35,16 +35,17 @@ type Subject struct {
 type History struct {
 	Failures []error // of calls; their results are unknown
 
-	began time.Time
-	mu    sync.Mutex
-	calls []porcupine.Operation
-	left  map[call]int  // slots that were given back, by store and key
-	waits map[call]bool // a client of a store waits for a slot of a key
+	simulated bool // time is simulated, and only passes while all wait
+	began     time.Time
+	mu        sync.Mutex
+	calls     []porcupine.Operation
+	left      map[call]int  // slots that were given back, by store and key
+	waits     map[call]bool // a client of a store waits for a slot of a key
 }
 
-// NewHistory returns a history without calls, which begins now.
-func NewHistory() *History {
-	return &History{began: time.Now(), left: make(map[call]int), waits: make(map[call]bool)}
+// newHistory returns a history without calls, which begins now.
+func newHistory(simulated bool) *History {
+	return &History{simulated: simulated, began: time.Now(), left: make(map[call]int), waits: make(map[call]bool)}
 }
 
 // call is a call about a key.
@@ -101,9 +102,9 @@ type client struct {
 	rand  *rand.Rand
 }
 
-// Run lets clients of all stores call them for some time.
-func (s *Subject) Run(ctx context.Context, stores [Stores]*redisstore.Store, seed uint64, lasts time.Duration) *History {
-	h := NewHistory()
+// Run lets clients of all stores call them for some time, which can be simulated.
+func (s *Subject) Run(ctx context.Context, stores [Stores]*redisstore.Store, seed uint64, lasts time.Duration, simulated bool) *History {
+	h := newHistory(simulated)
 	var all sync.WaitGroup
 	for n := range Stores * clients {
 		c := &client{History: h, ctx: ctx, by: n % Stores, store: stores[n%Stores], rand: rand.New(rand.NewPCG(seed, uint64(n)))}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -38,7 +40,7 @@ func (s *Subject) test(t *testing.T) {
 		if spoils {
 			go s.Spoil(ctx, server.Client, rand.Uint64())
 		}
-		h := s.Run(t.Context(), stores, rand.Uint64(), 700*time.Millisecond)
+		h := s.Run(t.Context(), stores, rand.Uint64(), 700*time.Millisecond, false)
 		if len(h.Failures) > 0 {
 			t.Error(h.Failures)
 		}
@@ -79,30 +81,43 @@ func TestSlotsAreLinearizable(t *testing.T) {
 
 // The model finds slots that others never hear of.
 func TestGiveBacksAreSeen(t *testing.T) {
-	t.Parallel()
 	for what, leave := range map[string]func(*redisstore.Store, []store.Correction){
 		"with give-backs":                     func(s *redisstore.Store, c []store.Correction) { s.Correct(c, nil) },
 		"with give-backs that are never sent": func(s *redisstore.Store, c []store.Correction) { s.LeaveSlots(c) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			stores, _ := open(t)
-			h := NewHistory()
-			var held []func()
-			for range slotsLimit {
-				held = append(held, (&client{History: h, ctx: t.Context(), store: stores[0], key: "k"}).takeSlot(leave, lineCall{}))
-			}
-			for _, leave := range held {
-				leave()
-			}
-			time.Sleep(slotsGrace + 50*time.Millisecond) // counts of slots expire by the clock of Redis
-			(&client{History: h, ctx: t.Context(), store: stores[1], by: 1, key: "k"}).takeSlot(leave, lineCall{})
-			want := porcupine.Illegal
-			if what == "with give-backs" {
-				want = porcupine.Ok
-			}
-			if got, summary := Slots.Check(h); got != want || len(h.Failures) > 0 {
-				t.Errorf("linearizable: %v, want %v: %s; %v", got, want, summary, h.Failures)
-			}
+			synctest.Test(t, func(t *testing.T) { testGiveBacks(t, what == "with give-backs", leave) })
 		})
+	}
+}
+
+func testGiveBacks(t *testing.T, seen bool, leave func(*redisstore.Store, []store.Correction)) {
+	network := simredis.NewNetwork()
+	server := network.NewServer("10.0.0.1:6379")
+	h := newHistory(true)
+	var clients [2]*client
+	for by := range clients {
+		s, err := redisstore.New(redisstore.Options{Address: server.Address(), Dialer: network.NewClient(0)}, redisstore.Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		clients[by] = &client{History: h, ctx: t.Context(), store: s, by: by, key: "k"}
+	}
+	var held []func()
+	for range slotsLimit {
+		held = append(held, clients[0].takeSlot(leave, lineCall{}))
+	}
+	for _, leave := range held {
+		leave()
+	}
+	time.Sleep(2 * slotsGrace) // in simulated time
+	clients[1].takeSlot(leave, lineCall{})
+	want := porcupine.Illegal
+	if seen {
+		want = porcupine.Ok
+	}
+	if got, summary := Slots.Check(h); got != want || len(h.Failures) > 0 {
+		t.Errorf("linearizable: %v, want %v: %s; %v", got, want, summary, h.Failures)
 	}
 }

@@ -67,15 +67,13 @@ func (s *slotsState) ahead(c call) (surely, perhaps int) {
 
 const slotsLimit = 3
 
-// slotsGrace is how long a give-back may take until other stores see it. It is a round trip, on a
-// machine that has other things to do.
+// slotsGrace is how long a give-back may take in simulated time until other stores see it.
 const slotsGrace = 250 * time.Millisecond
 
 // Slots says: never more than slotsLimit requests hold a slot. A take is denied only if so
 // many requests hold a slot, or would with the give-backs on their way. Give-backs of other stores
-// are on their way until a "told" that ends slotsGrace after them. Give-backs of the same store are
-// on their way if they had not ended when the take began. Clients of other stores that came before
-// count as if they held a slot.
+// are on their way until a "told". Give-backs of the same store are on their way if they had not ended
+// when the take began. Clients of other stores that came before count as if they held a slot.
 var Slots = &Subject{
 	model: porcupine.NondeterministicModel{
 		Partition: byKey,
@@ -209,7 +207,21 @@ func (c *client) takeSlot(correct func(*redisstore.Store, []store.Correction), l
 			return "", nil
 		})
 		c.leftBy(c.by, key, 1)
-		now := c.now()
-		c.add(call{key: key, what: "told", by: c.by}, "", now, now+slotsGrace.Nanoseconds())
+		c.tell(key)
 	}
+}
+
+// tell adds when other stores see a give-back. Outside of simulated time another request of the key shows it: its reply
+// comes only when Redis knows of the give-back.
+func (c *client) tell(key string) {
+	told := call{key: key, what: "told", by: c.by}
+	if c.simulated {
+		now := c.now()
+		c.add(told, "", now+1, now+slotsGrace.Nanoseconds()) // after the give-back, which takes no simulated time
+		return
+	}
+	c.do(told, func() (string, error) {
+		_, err := c.store.Take(c.ctx, []store.ZoneRequest{{Zone: "z", Key: key, Slots: &store.Slots{ID: store.SlotsID("z", "")}}})
+		return "", err // a limit of 0 denies the request
+	})
 }

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -23,9 +24,7 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 	if o.Address == "" {
 		o.Address = strings.Join(c.Addrs(), ",")
 	}
-	if o.Timeout == 0 {
-		o.Timeout, o.DialTimeout = patient, patient
-	}
+	o.Timeout, o.DialTimeout = cmp.Or(o.Timeout, patient), patient
 	s, err := redisstore.NewCluster(o, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +23,7 @@ const patient = redisstore.Patient
 
 func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 	t.Helper()
-	if o.Timeout == 0 {
-		o.Timeout, o.DialTimeout = patient, patient
-	}
+	o.Timeout, o.DialTimeout = cmp.Or(o.Timeout, patient), patient
 	s, err := redisstore.New(o, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)

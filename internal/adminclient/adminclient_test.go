@@ -57,6 +57,28 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// Only a part is read of an answer that has no end.
+func TestLongAnswer(t *testing.T) {
+	t.Cleanup(func() { dial = new(net.Dialer).DialContext })
+	synctest.Test(t, func(t *testing.T) {
+		dial = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				_, _ = http.ReadRequest(bufio.NewReader(far))
+				_, err := io.WriteString(far, "HTTP/1.1 200 OK\r\n\r\n")
+				for part := strings.Repeat("0", 1<<20); err == nil; {
+					_, err = io.WriteString(far, part)
+				}
+			}()
+			return near, nil
+		}
+		_, _, err := Instance("a:1").Send(t.Context(), "GET", "zones", nil)
+		if want := "the answer of a:1 is longer than 67108864 bytes: is it the admin endpoint of Caddy?"; err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	})
+}
+
 // The endpoint can be a socket, and can have a list of origins. Only answers of an admin API are returned.
 func TestSend(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/chromedp/chromedp"
@@ -62,10 +61,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// patient is a deadline that no test reaches by the slowness of its machine.
-const patient = time.Minute
-
-var client = &http.Client{Timeout: patient}
+var client http.Client
 
 // caddyProcess is a running Caddy with a site and an admin endpoint.
 type caddyProcess struct {

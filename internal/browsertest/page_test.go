@@ -71,7 +71,6 @@ type page struct {
 func open(t *testing.T, address string, v view) *page {
 	t.Helper()
 	ctx, closePage := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
-	ctx, cancel := context.WithTimeout(ctx, 2*patient)
 	p := &page{t: t, ctx: ctx}
 	must(t, chromedp.Do(ctx))
 	must(t, chromedp.Listen(ctx, func(event any) {
@@ -93,7 +92,6 @@ func open(t *testing.T, address string, v view) *page {
 			text, _ := chromedp.Run(ctx, chromedp.Evaluate[string]("document.body.innerText"))
 			t.Logf("the page:\n%s", text)
 		}
-		cancel()
 		closePage()
 		p.mu.Lock()
 		defer p.mu.Unlock()

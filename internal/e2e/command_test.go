@@ -3,7 +3,6 @@ package e2e
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -183,15 +182,4 @@ func TestCommandExplain(t *testing.T) {
 		c.RateLimit(t, "bans", "--limit", "all").Fails(t, 2, `"all" for "--limit" flag`)
 		c.RateLimit(t, "bans", "--help").Succeeds(t, "/docs/command.md\n")
 	})
-}
-
-// A command reads only a part of an answer that has no end.
-func TestCommandLongAnswer(t *testing.T) {
-	dir := t.TempDir()
-	caddytest.WriteFile(t, filepath.Join(dir, "long"), `"`, 0o600)
-	if err := os.Truncate(filepath.Join(dir, "long"), 65<<20); err != nil { // of zero bytes
-		t.Fatal(err)
-	}
-	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond /ready ok\nroot "+dir+"\nrewrite /rate_limit/* /long\nfile_server\n")
-	c.RateLimit(t, "status", "--address", c.Site).Fails(t, 1, "the answer of "+c.Site+" is longer than 67108864 bytes: is it the admin endpoint of Caddy?")
 }

@@ -19,8 +19,9 @@ import (
 func open(t *testing.T) (stores [Stores]*redisstore.Store, server *redistest.Server) {
 	t.Helper()
 	server = redistest.Start(t)
+	const patient = time.Minute
 	for by := range stores {
-		s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: 10 * time.Second}, redisstore.Hooks{})
+		s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: patient, DialTimeout: patient}, redisstore.Hooks{})
 		if err != nil {
 			t.Fatal(err)
 		}

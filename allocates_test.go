@@ -64,7 +64,7 @@ func TestServeHTTPAllocates(t *testing.T) {
 	}
 	handlers := handlersByWork(t)
 	nothing := testing.AllocsPerRun(1000, serving(context.Background(), handlers["nothing"]))
-	for name, want := range map[string]float64{"one limit": 4, "denied": 6, "two zones": 9, "concurrency": 6, "ban": 4, "settle": 12} {
+	for name, want := range map[string]float64{"one limit": 4, "denied": 6, "two zones": 9, "concurrency": 6, "ban": 4, "settle": 14} {
 		serve := serving(context.Background(), handlers[name])
 		for range 2000 { // the key is watched at first
 			serve()

@@ -172,11 +172,21 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	return nil
 }
 
-// policy returns the compiled option delay of a zone. Zones of one name share their places.
-func (d *Delay) policy(zone string, singleKey bool) *lines.DelayPolicy {
-	return &lines.DelayPolicy{
-		MaxDelay: d.maxWait(), MaxPlaces: cmp.Or(d.Held, defaultHeld), SingleKey: singleKey, Places: limiter.DelayPlacesOf(zone),
+// delayPolicy returns the compiled option delay of a zone, and wait of settle, or nil if no request waits. Zones of one name
+// share their places.
+func (c *Zone) delayPolicy(zone string, singleKey bool) *lines.DelayPolicy {
+	p := &lines.DelayPolicy{
+		MaxReserved: c.Settle.longestWait().Microseconds(), MaxPlaces: defaultHeld, SingleKey: singleKey, Places: limiter.DelayPlacesOf(zone),
 	}
+	if d := c.Delay; d != nil {
+		p.MaxDelay, p.MaxPlaces = d.maxWait(), cmp.Or(d.Held, defaultHeld)
+	}
+	if p.MaxReserved > 0 {
+		p.MaxReserved = max(p.MaxReserved, p.MaxDelay)
+	} else if c.Delay == nil {
+		return nil
+	}
+	return p
 }
 
 // unmarshalDelay reads delay <max> [<requests>].
@@ -213,6 +223,27 @@ type Settle struct {
 	// number the charge stays. A max bounds what one response can be charged, as in
 	// "{http.response.header.X-Tokens} max 5000" (default: the charge).
 	Cost Number `json:"cost,omitempty"`
+
+	// The longest wait of a request that lacks only events that other requests of its key have reserved: those that they
+	// were charged, and may give back. With delay, a request waits at most for the longer of the two times. 0 denies such
+	// a request at once (default: 10s if settle has only match, otherwise 0).
+	Wait *caddy.Duration `json:"wait,omitempty"`
+}
+
+// defaultReservedWait is the wait of failed logins and the like, whose responses come soon.
+const defaultReservedWait = 10 * time.Second
+
+// longestWait returns the option wait.
+func (s *Settle) longestWait() time.Duration {
+	switch {
+	case s == nil:
+		return 0
+	case s.Wait != nil:
+		return time.Duration(*s.Wait)
+	case s.Cost != "":
+		return 0
+	}
+	return defaultReservedWait
 }
 
 // check checks the options together with the zone's mode and limits.
@@ -249,12 +280,24 @@ func (s *Settle) checkStatus() error {
 	return nil
 }
 
-// unmarshalSettle reads settle { match status 401 403  cost <number or placeholder> }.
+// checkReservedWait checks the option wait of settle.
+func checkReservedWait(wait *caddy.Duration) error {
+	switch {
+	case wait == nil:
+		return nil
+	case *wait < 0:
+		return options.Must("must be 0 or more, not %v", time.Duration(*wait))
+	}
+	return options.WholeMicros(*wait)
+}
+
+// unmarshalSettle reads settle { match status 401 403  cost <number or placeholder>  wait <duration> }.
 func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	s := new(Settle)
 	err := readBlock(d, "settle", []options.Option{
 		options.Made("match", "status 401 403", &s.Match, readResponseMatcher, nil),
 		options.Made("cost", "{http.response.header.X-Tokens}", &s.Cost, readSum, checkSettleCost),
+		options.Single("wait", "10s", &s.Wait, options.Pointer(options.Duration), checkReservedWait),
 	}, func() error { return s.check(algorithms.Binary, nil) })
 	return s, err
 }

@@ -114,6 +114,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //					header <field> <value>
 //				}
 //				cost  <sum>                     # true cost of the request; <sum> max <n> bounds it
+//				wait  <duration>                # for reserved events; default 10s, with cost 0
 //			}
 //			max_body     <bytes> [pass]         # of a request body that the zone reads; default 64KiB
 //			body_timeout <duration>             # for the whole body; default 5s

@@ -183,7 +183,7 @@ var (
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	globalOptions  = append([]string{"zone", "memory"}, sharedOptions...)
 	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
-	settleOptions  = []string{"match", "cost"}
+	settleOptions  = []string{"match", "cost", "wait"}
 	redisOptions   = options.Names(new(Redis).blockOptions())
 	memoryOptions  = options.Names(new(MemoryOptions).blockOptions())
 	tlsOptions     = options.Names(new(RedisTLS).blockOptions())

@@ -57,7 +57,7 @@ func init() {
 // `{http.rate_limit.exceeded.limit}` | The burst, or else the events, of the limit that denied; for concurrency, the slots; empty for a ban
 // `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
 // `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
-// `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
+// `{http.rate_limit.exceeded.reason}` | limit, concurrency, reserved, or ban; ban also if the ban began with this request
 // `{http.rate_limit.exceeded.id}` | The denial ID, for operators; empty while more than 1000 keys are denied in a second
 //
 // This placeholder is for access logs, which `caddy rate-limit simulate` reads. Write it there with

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// correcting is a store that notes the calls of Correct.
+// correcting is a store that notes the calls of Correct, except what only ends reservations.
 type correcting struct {
 	store.Store
 	calls [][]string
@@ -21,9 +21,14 @@ type correcting struct {
 func (s *correcting) Correct(corrections []store.Correction, failed func(error)) {
 	var call []string
 	for _, c := range corrections {
+		if c.Refund == 0 && c.Charge == 0 && !c.Leave {
+			continue
+		}
 		call = append(call, fmt.Sprintf("%s refund %d charge %d leave %v", c.Request.Zone, c.Refund, c.Charge, c.Leave))
 	}
-	s.calls = append(s.calls, call)
+	if call != nil {
+		s.calls = append(s.calls, call)
+	}
 	s.Store.Correct(corrections, failed)
 }
 

@@ -161,6 +161,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		Metrics: telemetry.ZoneMetrics{
 			Name: name, Disabled: !h.CountsRequests,
 			HasSlots: c.Concurrency > 0, HasDelay: c.Delay != nil, HasBan: c.Ban != nil, HasSettle: c.Settle != nil,
+			HasReservedWait: c.Settle.longestWait() > 0,
 		},
 		Concurrency: c.Concurrency, HashSecret: h.HashSecret,
 	}
@@ -176,10 +177,9 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		}
 	}
 	z.Keys = c.keyTemplates()
-	if c.Delay != nil {
-		singleKey := !slices.ContainsFunc(z.Keys, func(k keys.Template) bool { return !k.Plain })
-		z.Delay = c.Delay.policy(name, singleKey)
-		z.Delay.CountWaiting = z.Metrics.CountWaitingForSlot
+	singleKey := !slices.ContainsFunc(z.Keys, func(k keys.Template) bool { return !k.Plain })
+	if z.Delay = c.delayPolicy(name, singleKey); z.Delay != nil {
+		z.Delay.CountWaiting = z.Metrics.CountWaitingInLine
 	}
 	factor := c.fixedFactor()
 	if c.Factor.varies() {

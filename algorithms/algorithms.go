@@ -87,6 +87,9 @@ type Decision struct {
 	// deny the request. Then only RetryAfter means something, as an upper bound, and 0 if nothing is
 	// known. The algorithms never set NotAsked.
 	NotAsked bool
+	// Reserved reports whether the limit lacks only events that other requests have reserved, or for which they wait. Such a
+	// request isn't denied yet: it may wait. Allowed is false.
+	Reserved bool
 	// Charged is how many events were taken from this budget.
 	Charged int64
 	// Remaining is how many events of cost 1 could be taken right now.
@@ -109,8 +112,8 @@ type Decision struct {
 	Receipt Receipt
 }
 
-// Denies reports whether the limit was asked, and denies the request.
-func (d Decision) Denies() bool { return !d.Allowed && !d.NotAsked }
+// Denies reports whether the limit was asked, and denies the request, also if nothing was reserved.
+func (d Decision) Denies() bool { return !d.Allowed && !d.NotAsked && !d.Reserved }
 
 // Age updates the decision after a span in which nothing was charged.
 func (d *Decision) Age(passed Micros) {
@@ -211,8 +214,8 @@ const (
 	settled // in mode Settle
 )
 
-// room is the result of the first step. fits is the number of events that fit. retry is how long
-// the request would have to wait, 0 if it fits. a, b and c are numbers of the state for the second
+// room is the result of the first step. fits is the number of events that fit, below 0 if more are used than the limit
+// has. retry is how long the request would have to wait, 0 if it fits. a, b and c are numbers of the state for the second
 // step. d is not 0 if the state differs from the stored one by more than the passed time, as after the
 // clock has stepped back. Then every request but a peek saves the state.
 type room struct {

@@ -196,11 +196,11 @@ func bucketDecide(l *Limit, s *State, now Micros, cost int64) room {
 	used, owed, larger := bucketUse(l, s)
 	used, eff, dirty := bucketRefill(l, used, s.B, now)
 	free := burst*unit - used
-	fits := max(floorDiv(free, unit), 0)
+	fits := floorDiv(free, unit)
 	retry := int64(0)
 	if cost > burst {
 		retry = Forever
-	} else if cost > fits {
+	} else if cost > max(fits, 0) {
 		retry = ceilDiv(cost*unit-free, rate)*tick + eff - now
 	}
 	return room{fits: fits, retry: retry, a: used, b: eff, c: owed + 2*larger, d: dirty}

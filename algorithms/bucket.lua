@@ -99,11 +99,11 @@ local function bucket_decide(l, k, now, cost)
   end
   used, eff, dirty = bucket_refill(l, used, last_tick, now)
   local free = burst * unit - used
-  local fits = free > 0 and floor(free / unit) or 0
+  local fits = floor(free / unit)
   local retry = 0
   if cost > burst then
     retry = forever
-  elseif cost > fits then
+  elseif cost > fits and cost > 0 then
     retry = ceil((cost * unit - free) / rate) * tick + eff - now
   end
   return fits, retry, used, eff, owed + 2 * larger, dirty

@@ -159,11 +159,11 @@ func calendarRoll(l *Limit, now, end Micros, count, highest int64) (currentEnd M
 func calendarDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events := l.Events
 	end, count, highest, dirty := calendarRoll(l, now, s.A, s.B, s.C)
-	fits := max(events-count, 0)
+	fits := events - count
 	retry := int64(0)
 	if cost > events {
 		retry = Forever
-	} else if cost > fits {
+	} else if cost > max(fits, 0) {
 		retry = end - now
 	}
 	return room{fits: fits, retry: retry, a: end, b: count, c: highest, d: dirty}

@@ -28,11 +28,11 @@ end
 local function calendar_decide(l, k, now, cost)
   local events = l[1]
   local period_end, count, highest, dirty = calendar_roll(l, now, load(l, k))
-  local fits = max(events - count, 0)
+  local fits = events - count
   local retry = 0
   if cost > events then
     retry = forever
-  elseif cost > fits then
+  elseif cost > fits and cost > 0 then
     retry = period_end - now
   end
   return fits, retry, period_end, count, highest, dirty

@@ -121,11 +121,11 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	events, window := l.Events, l.Window
 	start, count, queued, dirty := fixedWindowRoll(l, now, s.A, s.B, s.C)
 	used := fixedWindowUsed(l, count, queued)
-	fits := max(events-used, 0)
+	fits := events - max(used, count+queued)
 	retry := int64(0)
 	if cost > events {
 		retry = Forever
-	} else if cost > fits {
+	} else if cost > max(fits, 0) {
 		retry = floorDiv(used+cost-1, events)*window - (now - start)
 	}
 	return room{fits: fits, retry: retry, a: start, b: count, c: queued, d: dirty}

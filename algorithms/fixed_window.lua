@@ -43,11 +43,11 @@ local function fixed_window_decide(l, k, now, cost)
   local events, window = l[1], l[2]
   local start, count, queued, dirty = fixed_window_roll(l, now, load(l, k))
   local used = (queued > 0 or count > events) and fixed_window_used(l, count, queued) or count
-  local fits = max(events - used, 0)
+  local fits = events - max(used, count + queued)
   local retry = 0
   if cost > events then
     retry = forever
-  elseif cost > fits then
+  elseif cost > fits and cost > 0 then
     retry = floor((used + cost - 1) / events) * window - (now - start)
   end
   return fits, retry, start, count, queued, dirty

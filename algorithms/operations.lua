@@ -16,7 +16,7 @@
 --               u32        length of all operations in bytes
 --
 --   operation   u8         kind: 1 take, 2 refund, 3 set
---               u16 u16    take: number of overrides, of zones; refund: number of budgets, 0; set: 0 0
+--               u16 u16    take: number of overrides, of zones; refund: number of budgets, of reservations (0 or 1); set: 0 0
 --               u32        length of the rest behind the next two numbers, in bytes
 --               u16 u16    number of its other keys, of its keys of logs
 --
@@ -26,7 +26,7 @@
 --                 u8       mode: see Mode in take.go
 --                 u8       1 for a shadow, plus 2 for a peek
 --                 u16      number of limits
---                 u8       slots: 0 or 1
+--                 u8       1 with slots, plus 2 with reserved events
 --                 u8       ban: 0 or 1
 --                 f64      cost
 --                 f64      max wait
@@ -35,19 +35,24 @@
 --                   f64    burst; 0: the algorithm takes none
 --                 with slots
 --                   f64    limit of slots
---                   u8     1: it has waited for a slot
---                 with slots for which it has waited
---                   f64    for how long
---                   f64    how many requests of the instance wait in its line, with it; 0: it stands in no line
---                   4 f64  for how long the marked ones behind it have waited
+--                   line
+--                 with reserved events
+--                   line
 --                 with a ban
 --                   4 f64  after, window, duration, max
+--
+--   line        u8         1: the request has waited, and the rest follows
+--               f64        for how long
+--               f64        how many requests of the instance wait in this line, with it; 0: it stands in no line, or another
+--               4 f64      for how long the marked ones behind it have waited
 --
 --   refund      per budget
 --                 u32      offset of the limit
 --                 f64      burst; 0: the algorithm takes none
 --                 f64 f64  A and B of the receipt
 --                 f64      instant of the receipt
+--                 f64      number of events
+--               per reservation
 --                 f64      number of events
 --
 --   set         f64        new count of the instance's slots
@@ -66,7 +71,7 @@
 --     others    text …     overrides found
 --     take      per zone
 --                 per limit
---                   u8     0 denied, 1 allowed, 2 allowed after a wait
+--                   u8     0 denied, 1 allowed, 2 allowed after a wait, 3 reserved: see Decision in algorithms.go
 --                   f64    retry after, or the wait
 --                   f64    charged
 --                   2 f64  A and B of the balance: see Balance in algorithms.go; some algorithms add C, or C and D
@@ -74,11 +79,16 @@
 --                   u8     whether a slot was free
 --                   f64    count of the instance before
 --                   f64    in flight, of all instances, after
+--                 with reserved events
+--                   f64    count of the instance before
+--                   f64    events that the request has reserved
+--                   f64    reserved events, of all instances, after
 --                 with a ban
 --                   u8     whether it stood before
 --                   u8     whether it began
 --                   f64    ends after
---     refund    nothing
+--     refund    per reservation
+--                 f64      count of the instance before
 --     set       f64        count of the instance before
 
 local message, string_byte = ARGV[1], string.byte
@@ -142,6 +152,21 @@ local function read_limit(check, limit_pos)
   l.algorithm, check.limit_pos = algorithm, limit_pos
 end
 
+-- Read the instance's count of a key, and the line in which a request has waited.
+local function read_count(count, key, pos)
+  local has_waited
+  count.key, count.slots, count.came, count.waiting = key, slots_read(key, instance, now, slots_expiry), now, 0
+  has_waited, pos = string_byte(message, pos), pos + 1
+  if has_waited == 1 then
+    local waited, w1, w2, w3, w4
+    waited, count.waiting, w1, w2, w3, w4, pos = unpack_numbers('<dddddd', message, pos)
+    count.came = now - waited
+    count.line = pack_numbers(line_format, count.came, max(count.waiting - 1, 0), now - w1, now - w2, now - w3, now - w4)
+  end
+  count.ahead = slots_ahead(count.slots, count.came)
+  return pos
+end
+
 -- One function per kind of operation. Its arguments are the two numbers of the operation, and the
 -- position of the rest in the message. The indexes of the last keys before its own follow. It returns the
 -- reply, then the position and the indexes behind the operation. If it can't know these, it
@@ -169,17 +194,17 @@ local function take(override_count, zone_count, pos, k, log_key)
     local zone = zones[z]
     if not zone then
       zone = {
-        mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0,
-        slots_key = 0, slots_free = false, waiting = 0, came = 0, line = 0, ban = 0,
+        mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, counts = 0, slots = {}, reserved = {},
+        slots_free = false, ban = 0,
       }
       zones[z] = zone
     end
-    local mode, shadow, check_count, has_slots, has_ban, cost, max_wait
-    mode, shadow, check_count, has_slots, has_ban, cost, max_wait, pos = unpack_numbers('<BBI2BBdd', message, pos)
+    local mode, shadow, check_count, counts, has_ban, cost, max_wait
+    mode, shadow, check_count, counts, has_ban, cost, max_wait, pos = unpack_numbers('<BBI2BBdd', message, pos)
     zone.peeks, shadow = shadow > 1, shadow % 2
     local needed, has_room = cost, true
     if mode == 1 then needed = min(cost, 1) elseif mode >= 3 then needed = 0 end
-    zone.mode, zone.shadow, zone.checks, zone.cost, zone.slots, zone.ban = mode, shadow == 1, check_count, cost, nil, nil
+    zone.mode, zone.shadow, zone.checks, zone.cost, zone.counts, zone.ban = mode, shadow == 1, check_count, cost, counts, nil
     for _ = 1, check_count do
       c = c + 1
       local check, limit_pos, burst = checks[c], nil, nil
@@ -201,7 +226,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       local fits, wait
       fits, wait, check.a, check.b, check.c, check.d = l.algorithm.decide(l, key, now, needed)
       local room = 1
-      if needed > fits then
+      if needed > fits and needed > 0 then
         room = 2
         if wait > max_wait then
           room, has_room = 0, false
@@ -210,21 +235,26 @@ local function take(override_count, zone_count, pos, k, log_key)
       end
       check.budget, check.fits, check.retry, check.room = key, fits, wait, room
     end
-    if has_slots == 1 then
-      local slots_limit, has_waited, came, waiting = 0, 0, now, 0
-      slots_limit, has_waited, pos = unpack_numbers('<dB', message, pos)
-      if has_waited == 1 then
-        local waited, w1, w2, w3, w4
-        waited, waiting, w1, w2, w3, w4, pos = unpack_numbers('<dddddd', message, pos)
-        came = now - waited
-        zone.line = pack_numbers(line_format, came, max(waiting - 1, 0), now - w1, now - w2, now - w3, now - w4)
-      end
-      zone.waiting, zone.came = waiting, came
+    if counts % 2 == 1 then
+      local slots_limit, count = nil, zone.slots
+      slots_limit, pos = unpack_numbers('<d', message, pos)
       k = k + 1
-      local key = budget_of[k]
-      local slots = slots_read(key, instance, now, slots_expiry)
-      zone.slots_free = slots.others + slots.count + slots_ahead(slots, came) < slots_limit
-      zone.slots, zone.slots_key, has_room = slots, key, has_room and zone.slots_free
+      pos = read_count(count, budget_of[k], pos)
+      zone.slots_free = slots_total(count.slots) + count.ahead < slots_limit
+      has_room = has_room and zone.slots_free
+    end
+    if counts > 1 then
+      local count = zone.reserved
+      k = k + 1
+      pos = read_count(count, budget_of[k], pos)
+      local events, ahead = slots_total(count.slots), count.ahead * needed
+      for n = c - check_count + 1, c do
+        local check = checks[n]
+        local fits, room = check.fits, check.room
+        if room == 0 and check.retry < forever and needed <= fits + events or room == 1 and needed > 0 and needed > fits - ahead then
+          check.room, has_room = 3, false
+        end
+      end
     end
     if has_ban == 1 then
       local ban = {}
@@ -242,20 +272,20 @@ local function take(override_count, zone_count, pos, k, log_key)
   c = 0
   for z = 1, zone_count do
     local zone = zones[z]
-    local mode, cost, slots, ban = zone.mode, zone.cost, zone.slots, zone.ban
+    local mode, cost, counts, ban = zone.mode, zone.cost, zone.counts, zone.ban
     local passes, peeks = allowed and (zone.has_room or not zone.shadow), zone.peeks
     local charge, outcome, limits_deny = cost, mode == 4 and settled or (peeks or cost == 0) and peek or passes and granted or denied, false
     if peeks or not passes and mode ~= 2 or ban and ban.stands then
       charge = 0
     elseif mode == 1 then
-      for n = c + 1, c + zone.checks do charge = min(charge, checks[n].fits) end
+      for n = c + 1, c + zone.checks do charge = min(charge, max(checks[n].fits, 0)) end
     end
     for _ = 1, zone.checks do
       c = c + 1
       local check = checks[c]
       local l, key, room, retry = check.limit, check.budget, check.room, check.retry
       if mode >= 3 and passes and not peeks then
-        charge = (l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, check.fits) or cost
+        charge = (l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, max(check.fits, 0)) or cost
       end
       local charged, balance_a, balance_b, balance_c, balance_d =
         l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d)
@@ -267,10 +297,17 @@ local function take(override_count, zone_count, pos, k, log_key)
       local format = balance_d and '<Bdddddd' or balance_c and '<Bddddd' or '<Bdddd'
       reply = reply .. pack_numbers(format, room, retry, charged, balance_a, balance_b, balance_c, balance_d)
     end
-    if slots then
+    if counts % 2 == 1 then
+      local slots = zone.slots.slots
       local count_before = slots.count
-      if not peeks then slots_take(slots, zone, passes, instance, now, slots_expiry) end
-      reply = reply .. pack_numbers('<Bdd', zone.slots_free and 1 or 0, count_before, slots.others + slots.count)
+      if not peeks then slots_take(zone.slots, passes and 1 or 0, instance, now, slots_expiry) end
+      reply = reply .. pack_numbers('<Bdd', zone.slots_free and 1 or 0, count_before, slots_total(slots))
+    end
+    if counts > 1 then
+      local reserved, added = zone.reserved.slots, passes and mode < 3 and charge or 0
+      local count_before = reserved.count
+      if not peeks then slots_take(zone.reserved, added, instance, now, slots_expiry) end
+      reply = reply .. pack_numbers('<ddd', count_before, added, slots_total(reserved))
     end
     if ban then
       local began, ends_after = ban_commit(ban, ban.key, now, limits_deny, outcome == peek)
@@ -280,9 +317,9 @@ local function take(override_count, zone_count, pos, k, log_key)
   return reply, pos, k, log_key
 end
 
--- Give back a charge: see Refund in take.go.
+-- Give back a charge: see Refund in take.go. A reservation ends, whatever becomes of its charge.
 local refund_check
-local function refund(budget_count, _, pos, k, log_key)
+local function refund(budget_count, reservation_count, pos, k, log_key)
   refund_check = refund_check or new_check()
   for _ = 1, budget_count do
     local limit_pos, burst, receipt_a, receipt_b, charged_at, n
@@ -301,7 +338,18 @@ local function refund(budget_count, _, pos, k, log_key)
       l.algorithm.refund(l, key, now, receipt_a, receipt_b, n)
     end
   end
-  return '\001', pos, k, log_key
+  local reply = '\001'
+  if reservation_count == 1 then
+    local n
+    n, pos = unpack_numbers('<d', message, pos)
+    k = k + 1
+    local key = budget_of[k]
+    local reserved = slots_read(key, instance, now, slots_expiry)
+    reply = reply .. pack_numbers('<d', reserved.count)
+    slots_set(reserved, max(reserved.count - n, 0), now, slots_expiry)
+    slots_save(reserved, key, instance, now, slots_expiry)
+  end
+  return reply, pos, k, log_key
 end
 
 -- Set the count of the instance's slots.

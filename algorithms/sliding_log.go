@@ -244,14 +244,14 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) room {
 	eff := max(now, newest-grid+1)
 	expired := slidingLogExpired(l, s.Log, length, eff-window+shift)
 	live := length - expired
-	fits := max(events-live, 0)
+	fits := events - live
 	retry := int64(0)
-	if cost > fits && cost <= events {
+	if cost > max(fits, 0) && cost <= events {
 		retry = slidingLogEventStamp(l, s.Log, expired+live+cost-events-1) - shift + window - now
 	}
 	intervalWait := newest + interval - now
 	if interval > 0 && intervalWait > 0 {
-		fits = 0
+		fits = -Forever // also without what is reserved
 		if cost > 0 {
 			retry = max(retry, intervalWait)
 		}

@@ -229,9 +229,9 @@ local function sliding_log_decide(l, k, now, cost)
   local expired
   expired, l.drop, l.oldest = sliding_log_expired(l, k, eff - window + shift)
   local live = length - expired
-  local fits = max(events - live, 0)
+  local fits = events - live
   local retry = 0
-  if cost > fits and cost <= events then
+  if cost > fits and cost > 0 and cost <= events then
     local stamp = l.newest
     if cost < events then
       stamp = sliding_log_pair(l, k, expired + live + cost - events - 1)
@@ -240,7 +240,7 @@ local function sliding_log_decide(l, k, now, cost)
   end
   local interval_wait = newest + interval - now
   if interval > 0 and interval_wait > 0 then
-    fits = 0
+    fits = -forever
     if cost > 0 then
       retry = max(retry, interval_wait)
     end

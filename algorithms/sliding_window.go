@@ -68,12 +68,13 @@ func slidingWindowKeepUntil(l *Limit, s *State) Micros {
 	return s.A
 }
 
-// slidingWindowFree returns how many events fit now.
+// slidingWindowFree returns how many events fit now, below 0 if more are used.
 func slidingWindowFree(l *Limit, now, start Micros, prev, cur int64) int64 {
 	events, window, unit := l.Events, l.Window, l.unit
+	more := max(cur-events, 0)
 	prev, cur = min(prev, events), min(cur, events)
 	width, elapsed := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
-	return max(floorDiv(events*width-prev*(width-elapsed)-cur*width, width), 0)
+	return floorDiv(events*width-prev*(width-elapsed)-cur*width, width) - more
 }
 
 // slidingWindowFitsAt returns the first instant at which cost fits. This is in the current window,
@@ -113,7 +114,7 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) room {
 	retry := int64(0)
 	if cost > events {
 		retry = Forever
-	} else if cost > fits {
+	} else if cost > max(fits, 0) {
 		retry = slidingWindowFitsAt(l, start, prev, cur, cost) - now
 	}
 	return room{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
@@ -136,7 +137,7 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome
 
 func slidingWindowOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
 	start, prev, cur := b.A, b.B, b.C
-	remaining = slidingWindowFree(l, now, start, prev, cur)
+	remaining = max(slidingWindowFree(l, now, start, prev, cur), 0)
 	if remaining < l.Events {
 		more = slidingWindowFitsAt(l, start, prev, cur, remaining+1) - now
 	}

@@ -21,9 +21,10 @@ end
 
 local function sliding_window_free(l, now, start, prev, cur)
   local events, window, unit = l[1], l[2], l[3]
+  local more = max(cur - events, 0)
   prev, cur = min(prev, events), min(cur, events)
   local width, elapsed = l[4], floor(max(now - start, 0) / unit)
-  return max(floor((events * width - prev * (width - elapsed) - cur * width) / width), 0)
+  return floor((events * width - prev * (width - elapsed) - cur * width) / width) - more
 end
 
 local function sliding_window_fits_at(l, start, prev, cur, cost)
@@ -57,7 +58,7 @@ local function sliding_window_decide(l, k, now, cost)
   local retry = 0
   if cost > events then
     retry = forever
-  elseif cost > fits then
+  elseif cost > fits and cost > 0 then
     retry = sliding_window_fits_at(l, start, prev, cur, cost) - now
   end
   return fits, retry, start, prev, cur, dirty

@@ -1,5 +1,5 @@
 
--- slots: mirrored by Slots in package wiretest, which only tests need.
+-- slots: mirrored by Slots in package wiretest, which only tests need. Reserved events are counted in the same way.
 --
 -- state   74 bytes per instance: id (16 bytes), count (7), expires (7; µs), when its line of waiting requests expires (7; µs),
 --         and the line
@@ -8,7 +8,7 @@
 --
 -- A message comes from one instance, so the numbers of that instance are kept apart. others_state has
 -- those of the other instances that live, in their stored form.
-local slots_format, slots_size, max_slots = '<c16I7I7I7c37', 74, 2147483647
+local slots_format, slots_size = '<c16I7I7I7c37', 74
 local line_format, no_line = '<I7I2I7I7I7I7', ('\0'):rep(37)
 local line_expiry, line_renewal, line_slack = 1000000, 300000, 25000 -- see LineExpiry, LineRenewal and LineSlack in slots.go
 
@@ -26,7 +26,7 @@ local function slots_read(k, instance, now, slots_expiry)
   local latest, latest_line = now + slots_expiry, now + line_expiry
   for pos = 1, #state, slots_size do
     local id, count, expires, line_expires, line = unpack_numbers(slots_format, state, pos)
-    if count > max_slots or max(expires, line_expires) > forever then not_a_budget() end
+    if max(count, expires, line_expires) > forever then not_a_budget() end
     s.stored_expiry = max(s.stored_expiry, expires, line_expires)
     if expires > latest or line_expires > latest_line then
       expires, line_expires, s.stepped_back = min(expires, latest), min(line_expires, latest_line), true
@@ -46,6 +46,8 @@ local function slots_read(k, instance, now, slots_expiry)
   slots_of[k] = s
   return s
 end
+
+local function slots_total(s) return s.others + s.count end
 
 -- Return how many requests of other instances wait that came before another one. Only some in a line are known. So up to a
 -- quarter of its requests may have come later.
@@ -82,18 +84,20 @@ local function slots_set(s, count, now, slots_expiry)
   s.count, s.expires = count, count > 0 and now + slots_expiry or 0
 end
 
--- Take a slot if the request passes, and write where the line stands to which the request belongs.
-local function slots_take(s, zone, passes, instance, now, slots_expiry)
-  local changes, waiting = passes or s.stepped_back, zone.waiting
-  if passes then slots_set(s, s.count + 1, now, slots_expiry) end
+-- Add n to the count of the instance, and write where the line stands to which the request belongs. n is 0 if the request
+-- doesn't pass.
+local function slots_take(count, n, instance, now, slots_expiry)
+  local s, passes, waiting = count.slots, n > 0, count.waiting
+  local changes = passes or s.stepped_back
+  if passes then slots_set(s, min(s.count + n, forever), now, slots_expiry) end
   if waiting > 0 then
     local first, behind = unpack_numbers('<I7I2', s.line)
-    local is_new = first < zone.came - line_slack or first > zone.came + line_slack
+    local is_new = first < count.came - line_slack or first > count.came + line_slack
     if passes or is_new or behind ~= waiting - 1 or s.line_expires < now + line_expiry - line_renewal then
-      changes, s.line_expires, s.line = true, now + line_expiry, zone.line
-      if passes then s.line = pack_numbers('<I7', 0) .. zone.line:sub(8) end
+      changes, s.line_expires, s.line = true, now + line_expiry, count.line
+      if passes then s.line = pack_numbers('<I7', 0) .. count.line:sub(8) end
       if passes and waiting == 1 then s.line_expires, s.line = 0, no_line end
     end
   end
-  if changes then slots_save(s, zone.slots_key, instance, now, slots_expiry) end
+  if changes then slots_save(s, count.key, instance, now, slots_expiry) end
 end

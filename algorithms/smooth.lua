@@ -95,7 +95,7 @@ local function smooth_decide(l, k, now, cost)
   used, next_free, eff, dirty = smooth_refill(l, used, next_free, last_charge, now)
   local fits, retry = forever, 0
   if next_free > eff then
-    fits = 0
+    fits = -forever
     if cost > 0 then
       retry = next_free - now
     end

@@ -61,6 +61,8 @@ type ZoneRequest struct {
 	Checks []Check
 	// Slots is nil if the zone doesn't limit the requests in flight.
 	Slots *SlotsCheck
+	// Reserved is nil if all charges are final.
+	Reserved *ReservedCheck
 	// Ban is nil if the zone never bans.
 	Ban *BanCheck
 }
@@ -87,11 +89,28 @@ type SlotsCheck struct {
 // Free reports whether one more request may be in flight.
 func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight+c.Ahead < c.Limit }
 
+// ReservedCheck says what requests of a key have reserved: the events that they were charged, of which they may give some
+// back when they end.
+type ReservedCheck struct {
+	// Events is the number of reserved events. Ahead is the number of requests that wait for reserved events, and whose
+	// turn comes before.
+	Events, Ahead int64
+	// Added is filled in by [Take]. It is the number of events that the request has reserved.
+	Added int64
+}
+
+// ReservedRetryAfter is the RetryAfter of a request that lacks only events that others have reserved. Nobody knows when
+// they give them back.
+const ReservedRetryAfter Micros = 1_000_000
+
 // Take decides all zones of one HTTP request as of now, and reports whether the request is
 // allowed. A request is allowed if no zone except shadows denies it. Then Take charges all limits
 // by their zones' modes, and takes all slots. If a zone denies the request, Take charges only the
 // limits of Uniform zones. A shadow that denies is charged as for a denied request. The other zones
 // are charged as if that shadow weren't there. No two checks may share a State.
+//
+// A limit without room for a request would have room if nothing was reserved: then its decision is Reserved, and the
+// ban doesn't count it. It is also Reserved if requests wait whose turn comes before, and they leave no room.
 //
 // While a zone's ban stands, the zone denies, delays nothing and charges nothing, whatever its mode.
 // At other times the ban counts the denials by the zone's own limits. A lack of free slots
@@ -114,11 +133,14 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			c.room = c.Limit.algorithm.decide(c.Limit, c.State, now, needed)
-			c.Decision = Decision{Allowed: needed <= c.room.fits, RetryAfter: c.room.retry}
+			c.Decision = Decision{Allowed: needed <= max(c.room.fits, 0), RetryAfter: c.room.retry}
 			if retry := c.room.retry; !c.Decision.Allowed && retry <= r.MaxWait {
 				c.Decision = Decision{Allowed: true, Wait: retry}
 			} else if retry > r.MaxWait && retry < Forever {
 				c.Decision.RetryAfter = retry - r.MaxWait
+			}
+			if r.Reserved != nil {
+				c.reserve(r.Reserved, needed)
 			}
 		}
 		if r.Ban != nil {
@@ -136,7 +158,7 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 			l := c.Limit
 			if r.Mode >= Force && passes && !r.Peek {
 				if charge = r.Cost; l.algorithm.BinaryOnly || r.Mode == Force && !l.algorithm.Calendar {
-					charge = min(charge, c.room.fits)
+					charge = min(charge, max(c.room.fits, 0))
 				}
 			}
 			l.Describe(d, l.algorithm.commit(l, c.State, now, charge, o, c.room), now)
@@ -149,11 +171,27 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 				r.Slots.InFlight++
 			}
 		}
+		if r.Reserved != nil && r.Mode < Force && passes {
+			r.Reserved.Added = charge
+			r.Reserved.Events += charge
+		}
 		if r.Ban != nil {
-			r.Ban.commit(now, !r.limitsHaveRoom(), o == peek)
+			r.Ban.commit(now, r.limitDenies(), o == peek)
 		}
 	}
 	return allowed
+}
+
+// reserve makes the decision Reserved if the limit lacks room only for what others have reserved, or wait for.
+func (c *Check) reserve(reserved *ReservedCheck, needed int64) {
+	d, fits := &c.Decision, c.room.fits
+	lacks := needed > fits-reserved.Ahead*needed && needed > 0 && d.Wait == 0
+	if !d.Allowed {
+		lacks = needed <= fits+reserved.Events && c.room.retry < Forever
+	}
+	if lacks {
+		d.Allowed, d.Reserved, d.RetryAfter = false, true, ReservedRetryAfter
+	}
 }
 
 // needed returns the number of events that must fit for the zone to allow the request.
@@ -181,6 +219,11 @@ func (r *ZoneRequest) limitsHaveRoom() bool {
 	return true
 }
 
+// limitDenies reports whether a limit denies the request.
+func (r *ZoneRequest) limitDenies() bool {
+	return slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Decision.Denies() })
+}
+
 // charge returns the charge to each of the zone's limits, except in the modes Force and Settle.
 func (r *ZoneRequest) charge(passes bool) int64 {
 	charge := r.Cost
@@ -189,7 +232,7 @@ func (r *ZoneRequest) charge(passes bool) int64 {
 	}
 	if r.Mode == Nary {
 		for j := range r.Checks {
-			charge = min(charge, r.Checks[j].room.fits)
+			charge = min(charge, max(r.Checks[j].room.fits, 0))
 		}
 	}
 	return charge

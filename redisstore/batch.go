@@ -154,13 +154,11 @@ func (m *message) writeMessage(names wire.Names, h wire.Head) (features algorith
 			m.Take(c.requests)
 			features |= featuresFor(c.requests)
 		}
-		for _, one := range c.corrections {
+		for i, one := range c.corrections {
 			for _, l := range one.Request.Limits {
 				features = features.With(l.Algorithm())
 			}
-			if one.Refund > 0 {
-				m.Refund(one.Request, one.Refund)
-			}
+			m.Refund(one.Request, one.Refund, c.releases[i].isSent())
 			if one.Charges() {
 				m.Charge(one.Request, one.Charge)
 			}
@@ -194,7 +192,7 @@ func featuresFor(requests []store.ZoneRequest) (features algorithms.Features) {
 		if r.Ban != nil {
 			features = features.WithBan()
 		}
-		if r.Slots != nil {
+		if r.Slots != nil || r.ReservedID != "" {
 			features = features.WithSlots()
 		}
 	}
@@ -223,9 +221,13 @@ func (b *batch) parseReply(m *message, text string) error {
 				b.recordSlots(c.slots, m.found)
 			}
 		}
-		for _, one := range c.corrections {
-			if one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
-				c.err = cmp.Or(c.err, r.Refund())
+		for i, one := range c.corrections {
+			if release := c.releases[i]; release.isSent() || one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
+				found, err := r.Refund(release.isSent())
+				c.err = cmp.Or(c.err, err)
+				if release.isSent() && err == nil {
+					b.recordRelease(release, found)
+				}
 			}
 			if one.Charges() {
 				charged := []store.ZoneRequest{{Limits: one.Request.Limits}}
@@ -241,20 +243,27 @@ func (b *batch) parseReply(m *message, text string) error {
 
 func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 
-// recordSlots records how many slots a take found and took.
+// recordSlots records how many slots and reserved events a take found and took.
 func (b *batch) recordSlots(uses []slotsUse, found []int64) {
 	for i, u := range uses {
-		if !u.takes() {
-			continue
-		}
-		op := b.slotsOp(u.name)
-		if !op.known {
-			op.found, op.known = found[i], true
-		}
-		if u.request.Outcome.Slots.Taken {
-			op.taken++
+		if u.takes() {
+			b.slotsOp(u.name).record(found[i], u.taken())
 		}
 	}
+}
+
+// recordRelease records that a reservation ended in Redis, and the count before.
+func (b *batch) recordRelease(r *release, found int64) {
+	b.slotsOp(r.name).record(found, -r.events)
+	r.replied = true
+}
+
+// record records that an operation of the message found a count, and added to it.
+func (op *slotsOp) record(found, added int64) {
+	if !op.known {
+		op.found, op.known = found, true
+	}
+	op.taken += added
 }
 
 // sets reports whether the batch sets the count of the slots of a call.

@@ -119,8 +119,8 @@ func (c *Cluster) setMoved(name string) {
 // takeKey takes for requests of one key.
 //
 // While a hash slot moves, a node replies TRYAGAIN to a script that names a missing key, and the keys of
-// overrides are usually missing. takeKey then leaves these keys out, and the overrides in the
-// requests apply.
+// overrides and of reserved events are usually missing. takeKey then leaves these keys out. The overrides in the
+// requests apply, and nothing is reserved.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (allowed bool, err error) {
 	sent, retrying := requests, false
 	err = c.withHashSlot(ctx, c.names().HashSlot(requests[0].Key), func(h hop) error {
@@ -136,7 +136,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 		if errors.As(err, &to) && to.kind == "TRYAGAIN" {
 			sent = slices.Clone(requests)
 			for i := range sent {
-				sent[i].Override = nil
+				sent[i].Override, sent[i].ReservedID = nil, ""
 			}
 		}
 		return toStoreError(ctx, err)
@@ -155,7 +155,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 	hashSlot := c.names().HashSlot(call.key)
 	retry := func() {
 		err := c.withHashSlot(context.Background(), hashSlot, func(h hop) error {
-			again := &pendingCall{corrections: call.corrections, key: call.key, now: call.now, work: call.work, queued: time.Now()}
+			again := &pendingCall{corrections: call.corrections, releases: call.releases, key: call.key, now: call.now, work: call.work, queued: time.Now()}
 			again.done = make(chan struct{}, 1)
 			_, err := h.sendAlone(context.Background(), again)
 			return toStoreError(context.Background(), err)

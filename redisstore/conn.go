@@ -3,12 +3,17 @@ package redisstore
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/replies"
 )
 
 // poolSize returns the maximum number of connections. It is enough for all script calls in flight
@@ -121,7 +126,7 @@ func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network,
 		}
 		conn = likeInner(&graceConn{Conn: conn}, conn)
 		if config == nil {
-			return likeInner(&boundedConn{Conn: conn}, conn), nil
+			return likeInner(replies.Bound(conn), conn), nil
 		}
 		config := config.Clone()
 		if config.ServerName == "" {
@@ -132,7 +137,7 @@ func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network,
 			_ = conn.Close()
 			return nil, err
 		}
-		return &boundedConn{Conn: encrypted}, nil
+		return replies.Bound(encrypted), nil
 	}
 }
 
@@ -169,4 +174,56 @@ func (c *graceConn) Write(b []byte) (n int, err error) {
 		return c.Conn.Write(b)
 	}
 	return n, err
+}
+
+// likeInner returns outer, as a [syscall.Conn] if inner is one. The client uses this to find
+// connections that Redis has closed.
+func likeInner(outer, inner net.Conn) net.Conn {
+	if s, ok := inner.(syscall.Conn); ok {
+		return rawConn{outer, s}
+	}
+	return outer
+}
+
+// rawConn is a connection that is a [syscall.Conn].
+type rawConn struct {
+	net.Conn
+	raw syscall.Conn
+}
+
+func (c rawConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
+
+// recovering returns the client, with a hook that turns a panic of the client into the error of its
+// commands. They may have run. The client closes the connection.
+func recovering(c *redis.Client) *redis.Client {
+	c.AddHook(recovery{})
+	return c
+}
+
+type recovery struct{}
+
+func (recovery) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (recovery) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) (err error) {
+		defer failOnPanic(&err, command)
+		return next(ctx, command)
+	}
+}
+
+func (recovery) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) (err error) {
+		defer failOnPanic(&err, commands...)
+		return next(ctx, commands)
+	}
+}
+
+// failOnPanic is deferred. If there is a panic, it ends, and err and the commands get an error instead.
+func failOnPanic(err *error, commands ...redis.Cmder) {
+	if p := recover(); p != nil {
+		*err = wire.ReplyError(fmt.Sprintf("can't be read: %v", p))
+		for _, command := range commands {
+			command.SetErr(*err)
+		}
+	}
 }

@@ -150,6 +150,8 @@ func undo(r *store.ZoneRequest) store.Correction {
 		o.Slots.Taken = false
 		o.Slots.InFlight--
 	}
+	reserved := &r.Outcome.Reserved
+	reserved.Events, reserved.Added = reserved.Events-reserved.Added, 0
 	if r.Mode == algorithms.Uniform {
 		denyCharged(r)
 		return store.Correction{Request: &taken, Leave: true}
@@ -160,7 +162,7 @@ func undo(r *store.ZoneRequest) store.Correction {
 			d.Wait, d.Charged = 0, 0 // the request does not wait, and the refund is made here
 		}
 	}
-	return store.Correction{Request: &taken, Refund: algorithms.Forever, Leave: true}
+	return store.Correction{Request: &taken, Refund: algorithms.Forever, Leave: true, Settled: true}
 }
 
 // denyCharged sets when a request can come again that is charged although another key has denied it.

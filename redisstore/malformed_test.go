@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -50,7 +51,7 @@ func TestMalformedReplies(t *testing.T) {
 		"cluster":  {redisstore.Options{Cluster: true}, []string{"hello", "evalsha", "cluster slots", "cluster info"}},
 		"sentinel": {redisstore.Options{MasterName: "main"}, []string{"hello", "evalsha", "sentinel sentinels"}},
 	}
-	replies := append([]string{"+OK\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "$1\r\nx\r\n"}, redisstore.Malformed...)
+	replies := append([]string{"+OK\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "$1\r\nx\r\n"}, redistest.Malformed...)
 	for topology, test := range topologies {
 		for _, command := range test.commands {
 			t.Run(topology+"/"+command, func(t *testing.T) {

@@ -42,6 +42,7 @@ func (k *keyStates) admitLocked(s *Store, b *batch, c *pendingCall, now time.Tim
 	}
 	if c.corrections != nil {
 		k.correcting[c.key] = b
+		k.addReleasesLocked(b, c, k.at(now))
 	}
 	return true
 }
@@ -79,7 +80,7 @@ func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now alg
 		return false
 	}
 	for _, u := range c.slots {
-		k.addOpLocked(b, u, now)
+		k.addOpLocked(b, u.name, u.takes(), now)
 	}
 	if c.setName != "" && b.slotsOp(c.setName) == nil { // another call has set the count
 		c.end(true, nil)

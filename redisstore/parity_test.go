@@ -76,9 +76,9 @@ func (p *program) write(m *parityMessage, s step) {
 	}
 	for _, z := range p.steps[c.of].zones {
 		q := p.requestAt(p.steps[c.of], z)
-		if q.Outcome = p.steps[c.of].want[z]; c.refund > 0 {
-			m.Refund(&q, c.refund)
-		}
+		q.Outcome = p.steps[c.of].want[z]
+		_, releases := c.released[z]
+		m.Refund(&q, c.refund, releases)
 		if p.chargesAnew(z, c) {
 			m.Charge(&q, c.charge)
 		}
@@ -239,9 +239,10 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 		return ""
 	}
 	for _, z := range p.steps[c.of].zones {
-		if c.refund > 0 && slices.ContainsFunc(p.steps[c.of].want[z].Decisions, isCharged) {
-			if err := r.Refund(); err != nil {
-				return "a refund: " + err.Error()
+		want, releases := c.released[z]
+		if releases || c.refund > 0 && slices.ContainsFunc(p.steps[c.of].want[z].Decisions, isCharged) {
+			if found, err := r.Refund(releases); err != nil || found != want {
+				return fmt.Sprintf("a refund: Go finds %d reserved events, Lua %d, %v", want, found, err)
 			}
 		}
 		if p.chargesAnew(z, c) {

@@ -39,7 +39,8 @@ type zoneState struct {
 	writers []store.Limit      // which have written the budgets last
 	most    int64              // the largest events of any of them
 	ban     algorithms.State
-	slots   wiretest.Slots
+
+	slots, reserved wiretest.Slots
 }
 
 // step asks some zones about one request, and corrects an earlier one.
@@ -57,13 +58,14 @@ type step struct {
 	wait   algorithms.Micros // MaxWait of its Binary requests
 	slots  []int64           // how many slots there are
 	lines  []store.SlotLine
+	waits  []bool   // for reserved events
 	asked  []string // by which override each zone is asked
 	want   []store.Outcome
 
 	change     store.Change // what is changed before
 	overridden bool         // there are other overrides, then nothing is decided:
 	others     []string     // of each zone asked
-	found      []int64      // how many slots the instance had, for each zone asked that has slots
+	found      []int64      // how many slots and reserved events the instance had, for each zone asked that has some
 	poison     *poisonedOp  // an operation before it that fails
 	correction correction   // made afterwards
 }
@@ -73,7 +75,8 @@ type step struct {
 type correction struct {
 	of             int
 	refund, charge int64
-	left           map[int]set // by the zone
+	left           map[int]set   // by the zone
+	released       map[int]int64 // how many events the instance had reserved, by the zone
 	charged        map[int][]algorithms.Decision
 }
 
@@ -107,6 +110,9 @@ func (p *program) String() string {
 		if r.Slots != nil {
 			b.WriteString(" slots")
 		}
+		if r.ReservedID != "" {
+			b.WriteString(" reserved")
+		}
 		if r.Ban != nil {
 			fmt.Fprintf(&b, " ban %+v", *r.Ban.Ban)
 		}
@@ -137,6 +143,11 @@ func newProgram(seed uint64) *program {
 	} else {
 		for z := range pick(r, 1, 1, 1, 2, 3) {
 			p.addZone(r, z)
+		}
+	}
+	for z := range p.requests {
+		if q := &p.requests[z]; q.Mode == algorithms.Binary && len(q.Limits) > 0 && p.lines.IntN(2) == 0 {
+			q.ReservedID = store.ReservedID(q.Zone, "")
 		}
 	}
 	p.startBans = make(map[int]algorithms.State)
@@ -311,7 +322,7 @@ func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
 		}
 		s.costs, s.peeks = append(s.costs, cost), append(s.peeks, r.IntN(8) == 0)
 		s.slots = append(s.slots, pick[int64](r, 1, 2, 2, 2, 2, 3, 10))
-		s.lines = append(s.lines, drawLine(p.lines))
+		s.lines, s.waits = append(s.lines, drawLine(p.lines)), append(s.waits, p.lines.IntN(2) == 0)
 	}
 	if l := p.requests[0].Limits; len(l) > 0 && r.IntN(2) == 0 {
 		s.wait = pick(r, 1, l[0].Window/l[0].Events, l[0].Window, 3*l[0].Window, r.Int64N(10*l[0].Window))
@@ -355,7 +366,8 @@ func (p *program) decide(s step) {
 	requests := make([]algorithms.ZoneRequest, len(s.zones))
 	s.want = make([]store.Outcome, len(p.requests))
 	stepped := make([]bool, len(requests))
-	living := make([]wiretest.Slots, len(requests))
+	living, reserved := make([]wiretest.Slots, len(requests)), make([]wiretest.Slots, len(requests))
+	steppedReserved := make([]bool, len(requests))
 	for i, z := range s.zones {
 		q, r, of := p.requestAt(s, z), &requests[i], &p.states[z]
 		*r = algorithms.ZoneRequest{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow, Peek: s.peeks[z]}
@@ -372,6 +384,13 @@ func (p *program) decide(s step) {
 			r.Slots = living[i].Check(s.instance, s.slots[z], s.now, s.lines[z].Waited)
 			s.want[z].Slots.Free = r.Slots.Free()
 		}
+		if q.ReservedID != "" {
+			reserved[i], steppedReserved[i] = slices.Clone(of.reserved).Living(s.now, p.expiry)
+			s.found = append(s.found, reserved[i].Of(s.instance))
+			r.Reserved = &algorithms.ReservedCheck{
+				Events: reserved[i].InFlight(), Ahead: reserved[i].Ahead(s.instance, s.now, s.lineFor(z, true).Waited),
+			}
+		}
 	}
 	p.take(requests, s.now, s, s.zones)
 	for i, r := range requests {
@@ -386,13 +405,31 @@ func (p *program) decide(s step) {
 		}
 		if r.Slots != nil {
 			o.Slots.Taken, o.Slots.InFlight = r.Slots.Taken, r.Slots.InFlight
-			if slots, changed := living[i].Take(s.instance, s.lines[z], r.Slots.Taken, s.now, p.expiry); (changed || stepped[i]) && !r.Peek {
+			taken := int64(0)
+			if r.Slots.Taken {
+				taken = 1
+			}
+			if slots, changed := living[i].Take(s.instance, s.lineFor(z, false), taken, s.now, p.expiry); (changed || stepped[i]) && !r.Peek {
 				of.slots = slots
+			}
+		}
+		if c := r.Reserved; c != nil {
+			o.Reserved = store.ReservedOutcome{Events: c.Events, Added: c.Added}
+			if slots, changed := reserved[i].Take(s.instance, s.lineFor(z, true), c.Added, s.now, p.expiry); (changed || steppedReserved[i]) && !r.Peek {
+				of.reserved = slots
 			}
 		}
 		o.SetVerdict()
 	}
 	p.steps = append(p.steps, s)
+}
+
+// lineFor returns where the request of a zone stands among those that wait for slots, or for reserved events.
+func (s *step) lineFor(z int, reserved bool) store.SlotLine {
+	if s.waits[z] != reserved {
+		return store.SlotLine{Waited: s.lines[z].Waited}
+	}
+	return s.lines[z]
 }
 
 // maxWait is how long a request may wait, if its limits can charge in advance.
@@ -411,7 +448,9 @@ func maxWait(q store.ZoneRequest, wait algorithms.Micros) algorithms.Micros {
 // correct corrects an earlier step, right after the one decided last and at its instant.
 func (p *program) correct(of int, refund, charge int64) {
 	last := &p.steps[len(p.steps)-1]
-	last.correction = correction{of: of, refund: refund, charge: charge, left: make(map[int]set), charged: make(map[int][]algorithms.Decision)}
+	last.correction = correction{
+		of: of, refund: refund, charge: charge, left: make(map[int]set), released: make(map[int]int64), charged: make(map[int][]algorithms.Decision),
+	}
 	for _, z := range p.steps[of].zones {
 		q, outcome, state := p.requestAt(p.steps[of], z), p.steps[of].want[z], &p.states[z]
 		for n, d := range outcome.Decisions {
@@ -422,6 +461,12 @@ func (p *program) correct(of int, refund, charge int64) {
 					p.wrote(p.steps[of], z, n)
 				}
 			}
+		}
+		if outcome.Reserved.Added > 0 && p.lines.IntN(4) > 0 {
+			state.reserved, _ = state.reserved.Living(last.now, p.expiry)
+			found := state.reserved.Of(last.instance)
+			state.reserved = state.reserved.Set(last.instance, max(found-outcome.Reserved.Added, 0), last.now+p.expiry)
+			last.correction.released[z] = found
 		}
 		if p.chargesAnew(z, last.correction) {
 			r := algorithms.ZoneRequest{Mode: algorithms.Settle, Cost: charge}
@@ -472,7 +517,10 @@ func (p *program) asks(s step, zones []int) (requests []store.ZoneRequest) {
 			q.Override = &store.Override{Text: s.asked[z]}
 		}
 		if q.Slots != nil {
-			q.Slots, q.Line = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}, s.lines[z]
+			q.Slots = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}
+		}
+		if q.Slots != nil || q.ReservedID != "" {
+			q.Line, q.WaitsForReserved = s.lines[z], s.waits[z]
 		}
 		requests = append(requests, q)
 	}

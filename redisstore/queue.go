@@ -65,7 +65,8 @@ var errLate = errors.New("redisstore: Redis ran the message too early or too lat
 type pendingCall struct {
 	requests    []store.ZoneRequest // of a take
 	corrections []store.Correction
-	setName     string // of a set: the name of the slots
+	releases    []*release // one for each correction, nil if it has none
+	setName     string     // of a set: the name of the slots
 
 	ctx    context.Context // of a call with await; the caller leaves when ctx is done
 	now    algorithms.Micros

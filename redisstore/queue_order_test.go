@@ -49,7 +49,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	}
 
 	b := newBatch()
-	b.calls = correctionCalls(0, []store.Correction{{Request: &r[0], Refund: 1}})
+	b.calls = s.keys.correctionCalls(0, []store.Correction{{Request: &r[0], Refund: 1}})
 	given := make(chan error, 1)
 	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
 	beside := s.newTakeCall(context.Background(), 0, ask("other"))

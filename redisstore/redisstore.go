@@ -141,6 +141,9 @@ func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests
 		if requests[i].Slots != nil {
 			c.work += algorithms.CounterWork
 		}
+		if requests[i].ReservedID != "" {
+			c.work += algorithms.CounterWork
+		}
 		if requests[i].Ban != nil {
 			c.work += algorithms.CounterWork
 		}
@@ -186,15 +189,27 @@ func (c corrector) CorrectAt(ctx context.Context, now algorithms.Micros, correct
 // is called for each.
 func (c corrector) correct(now algorithms.Micros, corrections []store.Correction, ended func(error)) (n int) {
 	c.keys.leaveSlots(corrections, true)
-	for _, call := range correctionCalls(now, corrections) {
+	for _, call := range c.keys.correctionCalls(now, corrections) {
 		n++
-		c.send(call, ended)
+		c.send(call, func(err error) {
+			if err != nil {
+				c.keys.endReleases(call.releases)
+			}
+			ended(err)
+		})
 	}
 	return n
 }
 
-// LeaveSlots records that requests no longer hold their slots, without a message to Redis.
-func (c corrector) LeaveSlots(corrections []store.Correction) { c.keys.leaveSlots(corrections, false) }
+// LeaveSlots records that requests no longer hold their slots and reserved events, without a message to Redis.
+func (c corrector) LeaveSlots(corrections []store.Correction) {
+	c.keys.leaveSlots(corrections, false)
+	for i := range corrections {
+		if r := c.keys.releaseOf(&corrections[i]); r != nil {
+			c.keys.endReleases([]*release{r})
+		}
+	}
+}
 
 // CountSlots implements [store.Store].
 func (c corrector) CountSlots(requests []store.ZoneRequest) { c.keys.countSlots(requests) }
@@ -207,16 +222,20 @@ func (s *Store) correctKey(c *pendingCall, ended func(error)) {
 
 // correctionCalls returns the calls that make corrections. A call has one key, because each key can
 // be on another node of a cluster, and at most the work of one message.
-func correctionCalls(now algorithms.Micros, corrections []store.Correction) (calls []*pendingCall) {
+func (k *keyStates) correctionCalls(now algorithms.Micros, corrections []store.Correction) (calls []*pendingCall) {
 	last := make(map[string]*pendingCall) // by key
 	for _, one := range corrections {
 		one.Leave = false
+		released := k.releaseOf(&one)
 		refunds := one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged)
 		charges := one.Charges()
-		if !refunds && (!charges || len(one.Request.Limits) == 0) {
+		if !refunds && released == nil && (!charges || len(one.Request.Limits) == 0) {
 			continue
 		}
 		work := int64(0)
+		if released != nil {
+			work += algorithms.CounterWork
+		}
 		for i := range one.Request.Limits {
 			l := one.Request.Limits[i]
 			if charges {
@@ -233,10 +252,10 @@ func correctionCalls(now algorithms.Micros, corrections []store.Correction) (cal
 			calls = append(calls, c)
 		}
 		one.Request = &store.ZoneRequest{ // the caller may use the request again
-			Zone: one.Request.Zone, Key: c.key, Limits: one.Request.Limits,
-			Outcome: store.Outcome{Decisions: slices.Clone(one.Request.Outcome.Decisions)},
+			Zone: one.Request.Zone, Key: c.key, Limits: one.Request.Limits, ReservedID: one.Request.ReservedID,
+			Outcome: store.Outcome{Decisions: slices.Clone(one.Request.Outcome.Decisions), Reserved: one.Request.Outcome.Reserved},
 		}
-		c.corrections = append(c.corrections, one)
+		c.corrections, c.releases = append(c.corrections, one), append(c.releases, released)
 		c.work += work
 	}
 	return calls

@@ -64,7 +64,7 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 			name: "settle", request: store.ZoneRequest{Limits: one},
 			correct: func(m *wire.Message, r *store.ZoneRequest, now algorithms.Micros) {
 				r.Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: window, B: now, At: now}}}
-				m.Refund(r, 1)
+				m.Refund(r, 1, false)
 			},
 		},
 		checked{name: "1000 plans", request: store.ZoneRequest{Limits: plans}},

@@ -66,35 +66,108 @@ func (k *keyStates) at(t time.Time) algorithms.Micros {
 	return t.Sub(k.started).Microseconds()
 }
 
-// slotsUse is that a call takes, looks at or sets the slots of a name.
+// slotsUse is that a call takes, looks at or sets the slots of a name. Reserved events are counted as slots are.
 type slotsUse struct {
-	name    string
-	request *store.ZoneRequest // nil: the call sets the count
+	name     string
+	request  *store.ZoneRequest // nil: the call sets the count
+	reserved bool               // of events
 }
 
-// takes reports whether the call takes a slot.
+// takes reports whether the call takes a slot, or reserves events.
 func (u slotsUse) takes() bool { return u.request != nil && !u.request.Peek }
 
-// slotsOf returns which slots requests use.
+// taken returns how many the call has taken.
+func (u slotsUse) taken() int64 {
+	switch o := &u.request.Outcome; {
+	case u.reserved:
+		return o.Reserved.Added
+	case o.Slots.Taken:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// slotsOf returns which slots and reserved events requests use, in the order of the replies.
 func (k *keyStates) slotsOf(requests []store.ZoneRequest) (uses []slotsUse) {
 	for i := range requests {
-		if r := &requests[i]; r.Slots != nil {
-			uses = append(uses, slotsUse{k.names.Name(r.Key, r.Slots.ID), r})
+		r := &requests[i]
+		if r.Slots != nil {
+			uses = append(uses, slotsUse{name: k.names.Name(r.Key, r.Slots.ID), request: r})
+		}
+		if r.ReservedID != "" {
+			uses = append(uses, slotsUse{name: k.names.Name(r.Key, r.ReservedID), request: r, reserved: true})
 		}
 	}
 	return uses
 }
 
-// addOpLocked adds to a batch the operation on slots that their first use in the batch needs, if it needs one.
-func (k *keyStates) addOpLocked(b *batch, u slotsUse, now algorithms.Micros) {
-	delete(k.queuedSets, u.name)
+// release is the end of a reservation. A correction tells Redis of it: a Set would make all other calls of the key wait.
+type release struct {
+	name    string
+	events  int64
+	sent    bool // the message of the correction has it
+	replied bool // Redis has made it
+	ended   bool // the table knows
+}
+
+// isSent reports whether there is a release in the message. r may be nil.
+func (r *release) isSent() bool { return r != nil && r.sent }
+
+// releaseOf returns the release of a correction, or nil if there is none.
+func (k *keyStates) releaseOf(c *store.Correction) *release {
+	if !c.Releases() {
+		return nil
+	}
+	return &release{name: k.names.Name(c.Request.Key, c.Request.ReservedID), events: c.Request.Outcome.Reserved.Added}
+}
+
+// addReleasesLocked adds the releases of a call to a batch. While their count is being set, or must be, they end without
+// Redis, and a later Set makes the count right. So a correction never waits.
+func (k *keyStates) addReleasesLocked(b *batch, c *pendingCall, now algorithms.Micros) {
+	for _, r := range c.releases {
+		if r == nil {
+			continue
+		}
+		if r.sent = false; r.ended {
+			continue
+		}
+		if r.sent = b.slotsOp(r.name) != nil || k.table.Wait(r.name, now) == 0; r.sent {
+			k.addOpLocked(b, r.name, true, now)
+		} else {
+			k.endReleaseLocked(r)
+		}
+	}
+}
+
+func (k *keyStates) endReleaseLocked(r *release) {
+	r.ended = true
+	k.table.Leave(r.name, r.events, k.at(time.Now()))
 	k.scheduleSetLocked()
-	if b.slotsOp(u.name) != nil {
+}
+
+// endReleases ends the releases of a call that has ended, unless Redis made them.
+func (k *keyStates) endReleases(releases []*release) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range releases {
+		if r != nil && !r.ended {
+			k.endReleaseLocked(r)
+		}
+	}
+}
+
+// addOpLocked adds to a batch the operation on slots that their first use in the batch needs, if it needs one. changes
+// reports whether the use changes their count.
+func (k *keyStates) addOpLocked(b *batch, name string, changes bool, now algorithms.Micros) {
+	delete(k.queuedSets, name)
+	k.scheduleSetLocked()
+	if b.slotsOp(name) != nil {
 		return
 	}
-	if op := k.table.Prepare(u.name, u.takes(), now); op.Set || u.takes() {
-		b.slotsOpAt[u.name] = len(b.slotsOps)
-		b.slotsOps = append(b.slotsOps, slotsOp{Op: op, name: u.name})
+	if op := k.table.Prepare(name, changes, now); op.Set || changes {
+		b.slotsOpAt[name] = len(b.slotsOps)
+		b.slotsOps = append(b.slotsOps, slotsOp{Op: op, name: name})
 	}
 }
 
@@ -115,18 +188,34 @@ func (k *keyStates) recordSlotsLocked(m *message, deadline time.Time) {
 			k.lastLoss = m.err
 		}
 	}
+	if m.err == nil {
+		markReleased(m.calls)
+		markReleased(m.retries)
+	}
+}
+
+// markReleased marks the releases of calls that Redis has made, because the table knows of them now.
+func markReleased(calls []*pendingCall) {
+	for _, c := range calls {
+		for _, r := range c.releases {
+			if r.isSent() && r.replied {
+				r.ended = true
+			}
+		}
+	}
 }
 
 // leaveSlots records that requests no longer hold their slots. With set it queues calls that set the counts.
 func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
-	for _, c := range corrections {
+	for i := range corrections {
+		c := &corrections[i]
 		r := c.Request
 		if !c.Leave || !r.Outcome.Slots.Taken {
 			continue
 		}
 		name := k.names.Name(r.Key, r.Slots.ID)
 		k.mu.Lock()
-		k.table.Leave(name, k.at(time.Now()))
+		k.table.Leave(name, 1, k.at(time.Now()))
 		if set {
 			k.queueOneSetLocked(name)
 		}

@@ -41,6 +41,14 @@ func (p *program) statesDiffer(client *redis.Client) (string, error) {
 			}
 		}
 	}
+	for z, q := range p.requests {
+		if q.ReservedID == "" {
+			continue
+		}
+		if diff, err := p.slotsDifference(client, parityNames.Name(q.Key, q.ReservedID), p.states[z].reserved); err != nil || diff != "" {
+			return diff, err
+		}
+	}
 	for n, key := range p.poisons {
 		if got, err := client.Get(context.Background(), p.poisonedName(n)).Result(); key.isList != (err != nil) || got != key.value {
 			return fmt.Sprintf("poisoned key %d holds %q", n, got), nil

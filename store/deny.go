@@ -37,7 +37,7 @@ import (
 //   - requests to a limit of a zone with a ban that doesn't stand, because the ban counts denials.
 //
 // A standing ban counts and charges nothing, in any mode. So in a zone with a ban, the DenyCache
-// remembers only the ban. It never remembers that no slot was free, and answers nothing for a shadow.
+// remembers only the ban. It never remembers that no slot was free, or that events were reserved, and answers nothing for a shadow.
 type DenyCache struct {
 	store  Store
 	start  time.Time
@@ -257,7 +257,9 @@ func (d *denial) setDecision(r *ZoneRequest, i int) {
 		if d.decision.RetryAfter > 0 && d.decision.RetryAfter < algorithms.Forever {
 			d.decision.RetryAfter += r.MaxWait
 		}
-		d.endsAfter = d.decision.RetryAfter
+		if !d.decision.Reserved { // which can end at any instant
+			d.endsAfter = d.decision.RetryAfter
+		}
 		return
 	}
 	d.endsAfter, d.decision.NotAsked = r.Outcome.Ban.EndsAfter, true

@@ -191,6 +191,9 @@ func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (repor
 				reports = append(reports, func() { report(decisions) })
 			}
 		}
+		if c.Releases() {
+			tx.release(i, c.Request)
+		}
 		if c.Leave && c.Request.Outcome.Slots.Taken {
 			tx.leaveSlot(i, c.Request)
 		}

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"slices"
+
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
@@ -12,6 +14,7 @@ const SlotRetryAfter algorithms.Micros = 1_000_000
 const (
 	DeniedByLimit       = "limit"
 	DeniedByConcurrency = "concurrency"
+	DeniedByReserved    = "reserved" // by a limit that would have room if nothing was reserved
 	DeniedByBan         = "ban"
 )
 
@@ -34,6 +37,12 @@ func (r *ZoneRequest) IsBanned() bool { return r.Outcome.Ban.EndsAfter > 0 }
 // LacksSlot reports whether the zone denies the request because no slot is free.
 func (r *ZoneRequest) LacksSlot() bool { return r.Slots != nil && !r.Outcome.Slots.Free }
 
+// LacksReserved reports whether the zone denies the request because of events that other requests have reserved, or for
+// which they wait.
+func (r *ZoneRequest) LacksReserved() bool {
+	return slices.ContainsFunc(r.Outcome.Decisions, func(d algorithms.Decision) bool { return d.Reserved })
+}
+
 // RetryAfter returns how long it takes until the zone has room for the request, as far as is known.
 func (r *ZoneRequest) RetryAfter() algorithms.Micros {
 	wait := r.Outcome.Ban.EndsAfter
@@ -47,7 +56,7 @@ func (r *ZoneRequest) RetryAfter() algorithms.Micros {
 }
 
 // DenialReason returns the reason why the zone denies the request, or "". If the reason is DeniedByLimit, limit
-// is the index of the limit with the longest wait.
+// is the index of the limit with the longest wait. If it is DeniedByReserved, limit is the index of the first such limit.
 func (r *ZoneRequest) DenialReason() (reason string, limit int) {
 	if r.Outcome.Verdict == Banned {
 		return DeniedByBan, 0
@@ -60,6 +69,9 @@ func (r *ZoneRequest) DenialReason() (reason string, limit int) {
 	}
 	if r.LacksSlot() && SlotRetryAfter > longest {
 		return DeniedByConcurrency, 0
+	}
+	if reason == "" && r.LacksReserved() {
+		return DeniedByReserved, slices.IndexFunc(r.Outcome.Decisions, func(d algorithms.Decision) bool { return d.Reserved })
 	}
 	return reason, limit
 }

@@ -57,7 +57,7 @@ type Slots struct {
 	Share int64
 }
 
-// SlotLine says where a request stands among the requests of a key that wait for slots. A shared store serves them in the
+// SlotLine says where a request stands among the requests of a key that wait for slots, or for reserved events. A shared store serves them in the
 // order in which they came, over all its instances. A request gets a slot only if more are free than requests of other
 // instances wait that came before. The zero SlotLine stands for a request that has just come.
 type SlotLine struct {
@@ -127,6 +127,9 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 // empty.
 func SlotsID(zone, variant string) string { return idOf(zone, formatVersion+"c", variant) }
 
+// ReservedID returns the ID of the reserved events of a zone. Each variant has separate ones. A variant can be empty.
+func ReservedID(zone, variant string) string { return idOf(zone, formatVersion+"r", variant) }
+
 // BanID returns the ID of the ban of a zone. Each variant has a separate ban. A variant can be
 // empty.
 func BanID(zone, variant string) string { return idOf(zone, formatVersion+"b", variant) }
@@ -155,6 +158,9 @@ type ZoneRequest struct {
 	// Slots bounds how many requests of the key can be in flight. If Slots is nil, the number has
 	// no bound.
 	Slots *Slots
+	// ReservedID, if not empty, names the count of reserved events of the zone: [ReservedID] makes it. What the request
+	// is charged is reserved until a Correction says that it has settled. Mode must be Binary.
+	ReservedID string
 	// Ban bans the key after repeated denials. If Ban is nil, the zone never bans.
 	Ban *Ban
 	// Override, if not nil, makes Take look up the key's run-time override. If another
@@ -175,8 +181,10 @@ type ZoneRequest struct {
 	MaxWait algorithms.Micros
 	// Shadow keeps the zone from denying anything; see [algorithms.ZoneRequest].
 	Shadow bool
-	// Line says where the request stands among those that wait for Slots. Memory doesn't read it.
-	Line SlotLine
+	// Line says where the request stands among those that wait for Slots, or with WaitsForReserved for reserved events.
+	// Memory doesn't read it.
+	Line             SlotLine
+	WaitsForReserved bool
 	// Outcome is filled in by Take.
 	Outcome Outcome
 }
@@ -200,6 +208,7 @@ type Outcome struct {
 	// Decisions[:0], so the memory is reused.
 	Decisions []algorithms.Decision
 	Slots     SlotsOutcome
+	Reserved  ReservedOutcome
 	Ban       BanOutcome
 }
 
@@ -225,7 +234,7 @@ const (
 	NotAsked Verdict = iota
 	// Allowed means that the zone has room. A request that must be delayed first is allowed, too.
 	Allowed
-	// Denied means that a limit has no room, or that no slot is free.
+	// Denied means that a limit has no room, or none beside what is reserved, or that no slot is free.
 	Denied
 	// Banned means that the key is banned. The limits and slots then charge nothing.
 	Banned
@@ -242,6 +251,14 @@ type SlotsOutcome struct {
 	InFlight int64
 	// Overflow reports whether the slot belongs to all keys for which a store had no room. Only
 	// stores read Overflow.
+	Overflow bool
+}
+
+// ReservedOutcome is about the reserved events of a key in a zone: what requests were charged that have not settled.
+type ReservedOutcome struct {
+	// Events is their number, those of this request included. Added is how many this request has reserved.
+	Events, Added int64
+	// Overflow reports whether they are of all keys for which a store had no room. Only stores read Overflow.
 	Overflow bool
 }
 
@@ -272,16 +289,21 @@ type Correction struct {
 	Charged func([]algorithms.Decision)
 	// Leave gives back the slot that the request took, if any, because the request has ended.
 	Leave bool
+	// Settled says that the charge of the request, with this correction, is final. So nothing is reserved for it any more.
+	Settled bool
 }
 
 // Charges reports whether the correction charges anything, or must be told the decisions.
 func (c *Correction) Charges() bool { return c.Charge > 0 || c.Charged != nil }
 
+// Releases reports whether the correction ends a reservation.
+func (c *Correction) Releases() bool { return c.Settled && c.Request.Outcome.Reserved.Added > 0 }
+
 // FullRefunds returns corrections that give back all charges and slots of requests.
 func FullRefunds(requests []ZoneRequest) []Correction {
 	corrections := make([]Correction, len(requests))
 	for i := range requests {
-		corrections[i] = Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true}
+		corrections[i] = Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true, Settled: true}
 	}
 	return corrections
 }

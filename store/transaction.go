@@ -29,12 +29,14 @@ type transaction struct {
 
 // item is a request that is decided, with its entries and what algorithms.Take decides about each.
 type item struct {
-	request    *ZoneRequest
-	limits     []entry
-	checks     []algorithms.Check // of limits, which is the order of algorithms.ZoneRequest
-	slots, ban entry
-	slotsCheck algorithms.SlotsCheck
-	banCheck   algorithms.BanCheck
+	request              *ZoneRequest
+	limits               []entry
+	checks               []algorithms.Check // of limits, which is the order of algorithms.ZoneRequest
+	slots, reserved, ban entry
+	reserves             bool // the charge is counted as reserved
+	slotsCheck           algorithms.SlotsCheck
+	reservedCheck        algorithms.ReservedCheck
+	banCheck             algorithms.BanCheck
 }
 
 // entry is a budget, a count of slots or a ban, as it was found in a shard.
@@ -49,7 +51,7 @@ type entry struct {
 // inOverflow reports whether it is an overflow budget, that of all keys for which there was no room.
 func (e *entry) inOverflow() bool { return e.zone == nil }
 
-// neverExpires is the expiry of a count of slots, which is dropped when all slots are given back.
+// neverExpires is the expiry of a count of slots or reserved events, which is dropped when all are given back.
 const neverExpires algorithms.Micros = math.MaxInt64
 
 var transactions = sync.Pool{New: func() any { return new(transaction) }}
@@ -142,7 +144,7 @@ func (tx *transaction) decide(first int, requests []ZoneRequest) (allowed bool) 
 	return allowed
 }
 
-// findEntries finds the budgets of an item, its slots and its ban.
+// findEntries finds the budgets of an item, its slots, its reserved events and its ban.
 func (tx *transaction) findEntries(request int, it *item) {
 	r := it.request
 	if len(r.Limits) == 0 && r.Slots == nil && r.Ban == nil {
@@ -161,9 +163,23 @@ func (tx *transaction) findEntries(request int, it *item) {
 	if s := r.Slots; s != nil {
 		it.slots = tx.findOrOverflow(request, zone, s.ID, r.Peek)
 	}
+	if r.ReservedID != "" {
+		it.reserved, it.reserves = tx.findReserved(request, zone, it)
+	}
 	if b := r.Ban; b != nil {
 		it.ban = tx.find(request, zone, b.ID)
 	}
+}
+
+// findReserved finds the reserved events of an item, which are where its budgets are. Without room for them, what the
+// request is charged counts as used at once: ok is false.
+func (tx *transaction) findReserved(request int, zone *zoneUsage, it *item) (e entry, ok bool) {
+	id := it.request.ReservedID
+	if len(it.limits) > 0 && it.limits[0].inOverflow() {
+		return tx.findOverflow(id), true
+	}
+	e = tx.find(request, zone, id)
+	return e, e.exists || tx.hasRoom(zone) || tx.reclaim(zone)
 }
 
 // link returns the input of algorithms.Take, which refers to the states of the item's entries.
@@ -177,6 +193,10 @@ func (it *item) link() algorithms.ZoneRequest {
 	if r.Slots != nil {
 		it.slotsCheck = algorithms.SlotsCheck{Limit: r.Slots.Limit, InFlight: it.slots.state.A}
 		z.Slots = &it.slotsCheck
+	}
+	if it.reserves {
+		it.reservedCheck = algorithms.ReservedCheck{Events: it.reserved.state.A}
+		z.Reserved = &it.reservedCheck
 	}
 	if r.Ban != nil {
 		it.ban.before = it.ban.state
@@ -209,6 +229,14 @@ func (tx *transaction) fillOutcome(it *item) {
 		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Overflow: e.inOverflow()}
 		if s.Taken {
 			e.state.A = s.InFlight
+			tx.save(e, neverExpires)
+		}
+	}
+	if it.reserves {
+		c, e := &it.reservedCheck, &it.reserved
+		o.Reserved = ReservedOutcome{Events: c.Events, Added: c.Added, Overflow: e.inOverflow()}
+		if c.Added > 0 {
+			e.state.A = c.Events
 			tx.save(e, neverExpires)
 		}
 	}
@@ -267,13 +295,22 @@ func (tx *transaction) charge(request int, r *ZoneRequest, n int64) {
 
 // leaveSlot gives back the slot of a request.
 func (tx *transaction) leaveSlot(request int, r *ZoneRequest) {
-	overflow := r.Outcome.Slots.Overflow
-	e := tx.findCharged(request, r.Zone, r.Slots.ID, overflow)
+	tx.subtract(tx.findCharged(request, r.Zone, r.Slots.ID, r.Outcome.Slots.Overflow), 1)
+}
+
+// release ends the reservation of a request.
+func (tx *transaction) release(request int, r *ZoneRequest) {
+	o := &r.Outcome.Reserved
+	tx.subtract(tx.findCharged(request, r.Zone, r.ReservedID, o.Overflow), o.Added)
+}
+
+// subtract subtracts n from a count, and drops the count if it becomes 0.
+func (tx *transaction) subtract(e entry, n int64) {
 	switch {
-	case e.state.A > 1:
-		e.state.A--
+	case e.state.A > n:
+		e.state.A -= n
 		tx.save(&e, neverExpires)
-	case overflow:
+	case e.inOverflow():
 		e.shard.dropLocked(e.name, ignoreWeight)
 	default:
 		e.shard.dropLocked(e.name, tx.shared.subtractWeight)

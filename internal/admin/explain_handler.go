@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -59,7 +60,7 @@ type handlerExplanation struct {
 	repl     *caddy.Replacer
 	handler  *adminapi.ExplainedHandler
 	applies  []string                // how each zone applies; empty for zones that are not reached
-	slotless *limiter.Entry          // the request waits for a slot of this zone
+	waitsFor *lines.Need             // nil if the request waits in no line
 	added    map[*limiter.Zone]int64 // to the cost in a zone: the charges of the handlers before
 }
 
@@ -122,7 +123,7 @@ func (e *handlerExplanation) peek(ctx context.Context) (err error) {
 			e.added[entry.Zone] = before
 		}
 	}
-	e.slotless, err = e.state.Peek(ctx)
+	e.waitsFor, err = e.state.Peek(ctx)
 	return err
 }
 
@@ -149,10 +150,8 @@ func isLonger(span, than *float64) bool {
 // concludeDecision concludes from the decision of the store.
 func (e *handlerExplanation) concludeDecision() {
 	state := e.state
-	if e.slotless != nil {
-		e.note("zone %s delays the request until a slot is free, for at most %v; then the limits decide",
-			e.slotless.Zone.Name, time.Duration(e.slotless.Zone.Delay.MaxDelay)*time.Microsecond)
-		e.conclude(verdictDelayed, decisionView(e.slotless, store.DeniedByConcurrency, 0, nil))
+	if e.waitsFor != nil {
+		e.concludeWait()
 		return
 	}
 	if !state.Allowed {
@@ -175,6 +174,19 @@ func (e *handlerExplanation) concludeDecision() {
 	if slices.ContainsFunc(e.handler.Zones, func(z adminapi.ExplainedZone) bool { return z.Applies == limiter.AppliesYes }) {
 		e.conclude(verdictAllowed, adminapi.Decision{})
 	}
+}
+
+// concludeWait concludes that the request waits in a line.
+func (e *handlerExplanation) concludeWait() {
+	entry := &e.state.Entries[e.waitsFor.Zone]
+	reason, thing, longest := store.DeniedByConcurrency, "a slot is free", entry.Zone.Delay.MaxDelay
+	if e.waitsFor.Reserved {
+		reason, thing, longest = store.DeniedByReserved, "others give back what they have reserved", entry.Zone.Delay.MaxReserved
+	}
+	e.note("zone %s delays the request until %s, for at most %v; then the limits decide", entry.Zone.Name, thing,
+		time.Duration(longest)*time.Microsecond)
+	_, limit := entry.DenialReason()
+	e.conclude(verdictDelayed, decisionView(entry, reason, max(limit, 0), nil))
 }
 
 // concludeStoreError concludes from a failure of the store, as a limiter does.
@@ -215,7 +227,7 @@ func secondsUntil(span algorithms.Micros) *float64 {
 func decisionView(e *limiter.Entry, reason string, limit int, retryAfter *float64) adminapi.Decision {
 	d := adminapi.Decision{Zone: e.Zone.Name, Reason: reason, RetryAfter: retryAfter}
 	switch reason {
-	case store.DeniedByLimit:
+	case store.DeniedByLimit, store.DeniedByReserved:
 		d.Limit = e.GrantedLimit(limit).String()
 	case store.DeniedByConcurrency:
 		d.Limit = fmt.Sprint("concurrency ", e.GrantedSlots())
@@ -281,7 +293,7 @@ func (e *handlerExplanation) describeOutcome(entry *limiter.Entry, v *adminapi.E
 	switch {
 	case o.Verdict == store.Banned:
 		v.Verdict = verdictBanned
-	case entry == e.slotless, o.Verdict == store.Allowed && entry.RequiredDelay() > 0:
+	case e.waitsFor != nil && entry == &e.state.Entries[e.waitsFor.Zone], o.Verdict == store.Allowed && entry.RequiredDelay() > 0:
 		v.Verdict = verdictDelayed
 	case o.Verdict == store.Denied:
 		v.Verdict = verdictDenied

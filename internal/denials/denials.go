@@ -47,7 +47,7 @@ type Denial struct {
 
 	Wait               algorithms.Micros // retry after; for a ban, its duration; for a share, until the period ends
 	Reason             string
-	Limit              *algorithms.Limit // for store.DeniedByLimit
+	Limit              *algorithms.Limit // for store.DeniedByLimit and store.DeniedByReserved
 	Slots              int64             // for store.DeniedByConcurrency: the number of slots
 	RemoteIP, ClientIP string
 	Method, Host, Path string // a [Log] keeps up to maxLoggedTextBytes of each
@@ -78,6 +78,8 @@ func (d *Denial) limitDescription() string {
 	switch d.Reason {
 	case store.DeniedByLimit:
 		return d.Limit.String()
+	case store.DeniedByReserved:
+		return d.Limit.String() + " (reserved)"
 	case store.DeniedByConcurrency:
 		return fmt.Sprint("concurrency ", d.Slots)
 	default:

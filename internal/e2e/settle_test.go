@@ -156,14 +156,14 @@ func TestSettleWithoutResponse(t *testing.T) {
 func TestSettleReserves(t *testing.T) {
 	t.Parallel()
 	g := startGate(t)
-	c := caddytest.Start(t, gated(g, "zone z {\n fixed_window 3 1h\n settle {\n match status 401\n }\n}"))
+	c := caddytest.Start(t, gated(g, "zone z {\n fixed_window 3 1h\n settle {\n match status 401\n wait 0\n }\n}"))
 	var held []<-chan int
 	for range 3 {
 		held = append(held, c.Hold(t.Context(), "/hold"))
 	}
 	g.wait(t, 3)
 	for range 7 {
-		c.Get(t, "/").Want(t, 429)
+		c.Get(t, "/").Want(t, 429, "Retry-After", "1")
 	}
 	for range held { // the gate lets them pass in any order
 		g.pass <- struct{}{}

@@ -144,7 +144,7 @@ func TestSimulationZones(t *testing.T) {
 		}
 		zones = append(zones, fmt.Sprint(text, z.Shadow, z.SingleKey, z.HasBan, z.VariesBurst, z.RefundsDenied, z.MaxDelay, z.Places))
 	}
-	if got, want := strings.Join(zones, "\n"), `cost [] [token_bucket 10 1s]false true false true true 0 0
+	if got, want := strings.Join(zones, "\n"), `cost [] [token_bucket 10 1s]false true false true true 0 1000
 plans ["{header.X-User}"] [gcra 1 1h] plan gold[gcra 3 1h] plan silver[gcra 2 1h] override alice[gcra 4 1h] override bob[]true false true false false 2000000 7
 shared ["{client_ip}"] [gcra 1 1h]false false false false false 0 0`; got != want {
 		t.Errorf("zones\n%s\nwant\n%s", got, want)

@@ -55,11 +55,11 @@ var mistakes = []mistake{
 	// Slots.
 	{
 		"a slot is not given back", "redisstore/internal/slots/slots.go",
-		"	k.held--\n", "",
+		"	k.held -= n\n", "",
 	},
 	{
 		"a slot is given back twice", "redisstore/internal/slots/slots.go",
-		"	k.held--\n", "	k.held -= 2\n",
+		"	k.held -= n\n", "	k.held -= 2 * n\n",
 	},
 	{
 		"counts are never set again", "redisstore/internal/slots/slots.go",
@@ -186,7 +186,7 @@ var mistakes = []mistake{
 	},
 	{
 		"newcomers overtake", "internal/lines/slots.go",
-		"	case zone < 0:\n", "	case true:\n",
+		"	case need == nothing:\n", "	case true:\n",
 	},
 	{
 		"the last of a line is the first", "internal/lines/slots.go",
@@ -211,8 +211,8 @@ var mistakes = []mistake{
 	},
 	{
 		"a true cost that does not fit is not counted", "algorithms/operations.lua",
-		"(l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, check.fits) or cost\n",
-		"min(cost, check.fits)\n",
+		"(l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, max(check.fits, 0)) or cost\n",
+		"min(cost, max(check.fits, 0))\n",
 	},
 	// Limits that change.
 	{

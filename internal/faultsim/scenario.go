@@ -40,6 +40,7 @@ type zonePlan struct {
 	slots   int64            // 0: any number of requests may be in flight
 	delay   time.Duration    // 0: no request is delayed
 	settles bool
+	wait    time.Duration // for events that others have reserved
 	ban     *algorithms.Ban
 
 	overridden bool // operators override the limit of keys
@@ -74,6 +75,9 @@ func (z *zonePlan) String() string {
 	}
 	if z.delay > 0 {
 		text += fmt.Sprintf(" delay %v", z.delay)
+	}
+	if z.wait > 0 {
+		text += fmt.Sprintf(" wait %v", z.wait)
 	}
 	if z.settles {
 		text += " settle"

@@ -296,8 +296,10 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 	if z.settles {
 		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}", nil)))
 	}
-	if z.delay > 0 {
-		compiled.Delay = &lines.DelayPolicy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: places}
+	if z.delay > 0 || z.wait > 0 {
+		compiled.Delay = &lines.DelayPolicy{
+			MaxDelay: z.delay.Microseconds(), MaxReserved: z.wait.Microseconds(), MaxPlaces: 1000, Places: places,
+		}
 	}
 	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
 	compiled.KeyWarnings = limiter.NewKeyWarnings(compiled.Keys, nil)

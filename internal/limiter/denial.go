@@ -88,7 +88,7 @@ func (state *State) violatedPolicies() (policies []string) {
 		}
 		before := len(policies)
 		for j := range len(e.Limits) + 1 {
-			if d, _ := e.decisionOf(j); d.Denies() {
+			if d, _ := e.decisionOf(j); d.Denies() || d.Reserved {
 				policies = append(policies, e.LimitSet.labels[j])
 			}
 		}

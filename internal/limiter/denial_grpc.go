@@ -27,6 +27,7 @@ const (
 var grpcDenialMessages = map[string]string{
 	store.DeniedByLimit:       "rate limit exceeded",
 	store.DeniedByConcurrency: "too many requests in flight",
+	store.DeniedByReserved:    "rate limit reserved by requests in flight",
 	store.DeniedByBan:         "banned after too many requests",
 }
 

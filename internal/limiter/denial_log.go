@@ -34,7 +34,7 @@ func (state *State) logDenial(r *http.Request, e *Entry, d denials.Denial) (id s
 	d.Zone, d.Key, d.Source = e.Zone.Name, e.Key, state.Limiter.DenialSource
 	var limit int
 	switch d.Reason, limit = e.DenialReason(); d.Reason {
-	case store.DeniedByLimit:
+	case store.DeniedByLimit, store.DeniedByReserved:
 		d.Limit = e.LimitSet.Limits[limit]
 	case store.DeniedByConcurrency:
 		d.Slots = e.Slots.Limit

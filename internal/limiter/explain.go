@@ -7,29 +7,29 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 )
 
-// Peek decides the request as take does at once, but changes nothing. If the request would wait for a slot, Peek
-// returns the entry of its zone. If Redis fails, the local budgets decide, as for any request.
-func (state *State) Peek(ctx context.Context) (slotless *Entry, err error) {
+// Peek decides the request as take does at once, but changes nothing. If the request would wait in a line, Peek returns for
+// what. If Redis fails, the local budgets decide, as for any request.
+func (state *State) Peek(ctx context.Context) (waitsFor *lines.Need, err error) {
 	for i := range state.Requests {
 		state.Requests[i].Peek = true
 	}
 	state.reservePlaces()
 	slots, w := state.Limiter.SlotLines, &state.Wait
 	w.Came = instantOf(time.Now())
-	next, zone := slots.Begin(w, w.Came)
+	next, need := slots.Begin(w, w.Came)
 	waits := next == lines.Wait
 	if next != lines.Decided {
 		if state.Allowed, _, err = state.Limiter.Peek(ctx, state.Requests); err != nil {
 			return nil, err
 		}
 		if !state.Allowed {
-			next, zone = slots.Answered(w, state.Allowed, instantOf(time.Now()))
+			next, need = slots.Answered(w, state.Allowed, instantOf(time.Now()))
 			waits = next == lines.Wait
 		}
 	}
 	state.Decided = true
 	if waits {
-		slotless = &state.Entries[zone]
+		waitsFor = &need
 	}
-	return slotless, nil
+	return waitsFor, nil
 }

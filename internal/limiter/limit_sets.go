@@ -30,9 +30,10 @@ type LimitSet struct {
 // keys. Each alternative has budgets of its own, so a client can't spend the budget of another
 // alternative by choosing its text.
 type Budgets struct {
-	Limits []store.Limit
-	Slots  *store.Slots
-	Ban    *store.Ban
+	Limits     []store.Limit
+	Slots      *store.Slots
+	ReservedID string // of zones whose charges depend on responses
+	Ban        *store.Ban
 }
 
 // LimitSets holds the limits of all keys of a zone, as configured. It doesn't change after it is
@@ -117,7 +118,7 @@ func (l *LimitSets) SetsWithoutOverrides() []NamedSet {
 func (set *LimitSet) NameBudgets(zone string, keys []keys.Template) {
 	set.Budgets = nil
 	for i := range keys {
-		b := Budgets{Limits: store.NewLimits(zone, keys[i].Identity(), set.Limits)}
+		b := Budgets{Limits: store.NewLimits(zone, keys[i].Identity(), set.Limits), ReservedID: store.ReservedID(zone, VariantOf(i))}
 		for n, share := range set.Shares {
 			b.Limits[n].Share = share
 		}

@@ -3,6 +3,7 @@ package limiter
 import (
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -60,9 +61,12 @@ type Entry struct {
 	Factor             int64     // the divisor of the bursts, in millionths; 0 for a look-up of a ban
 	IsBanLookup        bool      // the request doesn't belong to the zone, but a ban of its key there denies it, too
 
-	waited   bool  // the request has waited for a slot of the zone
-	Settled  bool  // the true cost is known, so that the charge is corrected when the request ends
-	TrueCost int64 // in events, by the response
+	waited      bool        // the request has waited in a line of the zone
+	Settled     bool        // the true cost is known, so that the charge is corrected
+	TrueCost    int64       // in events, by the response
+	final       bool        // the rest of the response can't change the charge any more
+	corrected   bool        // the correction of the charge is sent
+	reservation *time.Timer // ends what the request has reserved, if its charge isn't final before; nil if it has reserved nothing
 }
 
 // NewState returns the state of a request that comes to the limiter.
@@ -211,6 +215,9 @@ func (state *State) addKey(e Entry, key Key, override *store.Override, cost int6
 	switch {
 	case !e.LimitSet.Unlimited:
 		request.Limits, request.Mode = scaleLimits(b.Limits, e.Factor), z.Mode
+		if z.Settle != nil && len(b.Limits) > 0 {
+			request.ReservedID = b.ReservedID
+		}
 	case request.Slots != nil || request.Ban != nil: // they apply without limits, too
 	case z.MayHaveRuntimeOverride(key): // the store may know a run-time override with limits
 		request.Shadow = true // an unlimited key passes also while the store fails

@@ -17,7 +17,8 @@ import (
 )
 
 // A request gives back its slots, and charges that were too high, before its response is complete
-// for the client. So the client's next request finds both. A response is complete with the last
+// for the client. So the client's next request finds both. Charges that the header makes final are corrected before the
+// first part of a response that takes longer. A response is complete with the last
 // byte of its Content-Length, or with its header if it has no body. Otherwise it is complete when
 // its handlers have returned.
 
@@ -50,6 +51,7 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 	rw := state.newResponseWriter(w, r)
 	rw.families, rw.settlement = families, settling
 	if settling != nil {
+		state.limitReservations()
 		rw.body = settling.beginBody(r)
 		returned := false
 		defer func() { settling.finish(w.Header(), returned, err) }() // also after a panic
@@ -144,9 +146,17 @@ func (w *responseWriter) complete() {
 	w.state.sendCorrections()
 }
 
+// correctFinal is called before a part of the response is sent that doesn't complete it.
+func (w *responseWriter) correctFinal() {
+	if w.settlement != nil {
+		w.state.correct(false)
+	}
+}
+
 // writePart writes a part of the body that doesn't complete it. The client has the part before the
 // part is read.
 func (w *responseWriter) writePart(b []byte) (int, error) {
+	w.correctFinal()
 	if w.bodyLeft != unknownLength {
 		w.bodyLeft -= int64(len(b))
 	}
@@ -159,6 +169,9 @@ func (w *responseWriter) writePart(b []byte) (int, error) {
 func (w *responseWriter) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		w.beforeHeader(status)
+	}
+	if status == http.StatusSwitchingProtocols {
+		w.correctFinal()
 	}
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
@@ -196,6 +209,7 @@ func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, stream, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
 		w.beforeHeader(http.StatusSwitchingProtocols)
+		w.correctFinal()
 	}
 	return conn, stream, err
 }
@@ -203,5 +217,6 @@ func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // FlushError sends the buffered data, after the header; see [http.ResponseController].
 func (w *responseWriter) FlushError() error {
 	w.beforeHeader(http.StatusOK)
+	w.correctFinal()
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }

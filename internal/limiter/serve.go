@@ -96,28 +96,36 @@ func (state *State) mayNeedCorrections() bool {
 // sendCorrections corrects the charges of the request by its response, and gives its slots
 // back, in one call of the store. Later calls do nothing.
 func (state *State) sendCorrections() {
-	if !state.Decided || state.corrected {
-		return
+	if state.Decided && !state.corrected {
+		state.corrected = true
+		state.correct(true)
 	}
-	state.corrected = true
+}
+
+// correct corrects the charges that are final. At the end of the request all are, and its slots are given back.
+func (state *State) correct(ends bool) {
 	corrections := state.correctionRoom[:0]
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		c := store.Correction{Request: e.ZoneRequest, Leave: e.Outcome.Slots.Taken}
-		if e.Settled {
-			c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
-			if c.Charge > 0 {
-				c.Charged = state.reporter(e, e.Limits)
+		c := store.Correction{Request: e.ZoneRequest, Leave: ends && e.Outcome.Slots.Taken}
+		if (e.final || ends) && !e.corrected {
+			e.corrected = true
+			if e.Settled {
+				c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
+				if c.Charge > 0 {
+					c.Charged = state.reporter(e, e.Limits)
+				}
+			}
+			c.Settled = e.endReservation()
+			if e.Zone.Settle != nil {
+				e.countCharge()
 			}
 		}
-		if c.Leave || c.Refund > 0 || c.Charge > 0 {
+		if c.Leave || c.Refund > 0 || c.Charge > 0 || c.Settled {
 			corrections = append(corrections, c)
 		}
 		if c.Leave {
 			e.Zone.Metrics.CountInFlight(-1)
-		}
-		if e.Zone.Settle != nil {
-			e.countCharge()
 		}
 	}
 	if len(corrections) > 0 {

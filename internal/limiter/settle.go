@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // SettlePolicy is the compiled option settle of a zone.
@@ -91,6 +93,38 @@ func (s *Settlement) beginBody(r *http.Request) *bodies.ResponseBody {
 	return s.Body
 }
 
+// maxReservation is how long a charge counts as reserved at most.
+const maxReservation = time.Minute
+
+// limitReservations ends what the request has reserved after the shortest window of the zone's limits, or maxReservation.
+// Until then others of its key may be kept out without being denied by the limits, so a ban doesn't count them. From then on
+// the charge counts as used.
+func (state *State) limitReservations() {
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		if e.Outcome.Reserved.Added == 0 {
+			continue
+		}
+		lasts := maxReservation
+		for _, l := range e.Limits {
+			lasts = min(lasts, time.Duration(l.Limit.Window)*time.Microsecond)
+		}
+		r := *e.ZoneRequest // a copy, because the request may end at the same time
+		r.Limits, r.Slots, r.Outcome.Decisions = nil, nil, nil
+		l := state.Limiter
+		e.reservation = time.AfterFunc(lasts, func() {
+			released := []store.Correction{{Request: &r, Settled: true}}
+			l.Store.Correct(released, l.ReportCorrectionFailure)
+			l.SlotLines.Wake(released)
+		})
+	}
+}
+
+// endReservation reports whether the correction of the charge must end what the request has reserved.
+func (e *Entry) endReservation() bool {
+	return e.Outcome.Reserved.Added > 0 && (e.reservation == nil || e.reservation.Stop())
+}
+
 // ReadHeader settles the request by the header of the response, which is about to be sent. If
 // there are trailers, or if the true cost depends on the body, readEnd reads it later.
 func (s *Settlement) ReadHeader(status int, header http.Header) {
@@ -104,11 +138,12 @@ func (s *Settlement) ReadHeader(status int, header http.Header) {
 		switch {
 		case !e.Settles():
 		case e.Zone.Settle.match != nil && unknown:
-			e.TrueCost, e.Settled = e.Cost, true
+			e.TrueCost, e.Settled, e.final = e.Cost, true, true
 		case e.Zone.Settle.Refunds(status, header):
-			e.TrueCost, e.Settled = 0, true
+			e.TrueCost, e.Settled, e.final = 0, true, true
 		case !e.Zone.Settle.NeedsBody:
 			if s.ReadTrueCost(e); e.Settled || !s.hasTrailers {
+				e.final = true
 				s.reportTrueCost(e)
 			}
 		}

@@ -18,14 +18,14 @@ var processStart = time.Now()
 // instantOf returns an instant of the monotonic clock in the form of the package lines. It is never 0.
 func instantOf(t time.Time) algorithms.Micros { return t.Sub(processStart).Microseconds() + 1 }
 
-// take lets the store decide the request. A request that lacks nothing but slots waits for them with waitCtx,
-// and then the store decides again. took is how long the last decision took, and 0 if there was none.
+// take lets the store decide the request. A request that lacks nothing but slots and reserved events waits for them with
+// waitCtx, and then the store decides again. took is how long the last decision took, and 0 if there was none.
 func (state *State) take(waitCtx, storeCtx context.Context) (allowed bool, took time.Duration, err error) {
 	l, w := state.Limiter, &state.Wait
 	var woken chan struct{} // receives a value when it may be the turn of a request that waits
 	asked := time.Now()
 	w.Came = cmp.Or(w.Came, instantOf(asked)) // it is set if the store knew another override
-	next, zone := l.SlotLines.Begin(w, instantOf(asked))
+	next, need := l.SlotLines.Begin(w, instantOf(asked))
 	for {
 		switch next {
 		case lines.Ask:
@@ -35,14 +35,14 @@ func (state *State) take(waitCtx, storeCtx context.Context) (allowed bool, took 
 				l.SlotLines.Leave(w, instantOf(time.Now()))
 				return allowed, took, err
 			}
-			next, zone = l.SlotLines.Answered(w, allowed, instantOf(asked)+took.Microseconds())
+			next, need = l.SlotLines.Answered(w, allowed, instantOf(asked)+took.Microseconds())
 		case lines.Wait:
 			if woken == nil {
 				woken = make(chan struct{}, 1)
 				w.Wake = wakeBy(woken)
-				defer state.trace.Wait(waitCtx, telemetry.ForSlot)() // once
+				defer state.trace.Wait(waitCtx, waitsFor(need.Reserved))() // once
 			}
-			if next, err = state.awaitTurn(waitCtx, zone, woken); err != nil {
+			if next, err = state.awaitTurn(waitCtx, need, woken); err != nil {
 				return false, took, err
 			}
 			switch {
@@ -70,11 +70,19 @@ func wakeBy(woken chan<- struct{}) func(algorithms.Micros) {
 	}
 }
 
-// awaitTurn puts the request into the line of a zone, and waits until it is the first in its line, and a slot
-// may be free. It returns [lines.Decided] if no slot became free in time.
-func (state *State) awaitTurn(ctx context.Context, zone int, woken <-chan struct{}) (next lines.Step, err error) {
+// waitsFor returns the name of what a request waits for.
+func waitsFor(reserved bool) string {
+	if reserved {
+		return telemetry.ForReserved
+	}
+	return telemetry.ForSlot
+}
+
+// awaitTurn puts the request into a line, and waits until it is the first there, and what it needs may be free. It returns
+// [lines.Decided] if that did not become free in time.
+func (state *State) awaitTurn(ctx context.Context, need lines.Need, woken <-chan struct{}) (next lines.Step, err error) {
 	slots, w := state.Limiter.SlotLines, &state.Wait
-	slots.Join(w, zone, instantOf(time.Now()))
+	slots.Join(w, need, instantOf(time.Now()))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer func() { state.Entries[w.Line()].waited = true }()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -90,8 +91,8 @@ func TestPeekNamesZoneWithoutSlot(t *testing.T) {
 		for range 2 {
 			peek := newState()
 			peek.Explained = true
-			if slotless, err := peek.Peek(t.Context()); err != nil || slotless != &peek.Entries[full] {
-				t.Errorf("a peek at zone %d without a slot returns %v, %v", full, slotless, err)
+			if waitsFor, err := peek.Peek(t.Context()); err != nil || waitsFor == nil || *waitsFor != (lines.Need{Zone: full}) {
+				t.Errorf("a peek at zone %d without a slot returns %v, %v", full, waitsFor, err)
 			}
 		}
 		holder.sendCorrections()

@@ -17,13 +17,19 @@ import (
 // serveZones returns a function that sends a request to a handler with these zones. Requests that pass run as long as given.
 func serveZones(t *testing.T, zones string, runs time.Duration) func(r *http.Request) *httptest.ResponseRecorder {
 	t.Helper()
+	return serveWith(t, zones, func(http.ResponseWriter, *http.Request) { time.Sleep(runs) }) // virtual time
+}
+
+// serveWith returns a function that sends a request to a handler with these zones, behind which another one responds.
+func serveWith(t *testing.T, zones string, respond http.HandlerFunc) func(r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
 	handler := `{"rate_limits":{` + zones + `}}`
 	h, err := provisionCombo(t, caddytest.ComboConfig{App: "{}", Outer: handler, Inner: handler})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.end)
-	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { time.Sleep(runs); return nil }) // virtual time
+	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error { respond(w, r); return nil })
 	return func(r *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)

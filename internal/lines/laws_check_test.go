@@ -34,7 +34,7 @@ func (c *client) indexOf(z *zoneModel) int { return slices.Index(c.zones, z) }
 // line returns the clients that stand in a line, in the order in which they came.
 func (w *world) line(key slotKey) (line []*client) {
 	for _, c := range w.clients {
-		if (c.doing == waiting || c.doing == asking) && c.slotKey(c.Line()) == key {
+		if (c.doing == waiting || c.doing == asking) && c.slotKey(c.need) == key {
 			line = append(line, c)
 		}
 	}

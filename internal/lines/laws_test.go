@@ -98,18 +98,18 @@ func (w *world) come() {
 	w.clients = append(w.clients, c)
 	occupied := -1
 	for i := range c.zones {
-		if occupied < 0 && c.Requests[i].Slots != nil && len(w.line(c.slotKey(i))) > 0 {
+		if occupied < 0 && c.Requests[i].Slots != nil && len(w.line(c.slotKey(Need{Zone: i}))) > 0 {
 			occupied = i
 		}
 	}
-	next, zone := c.slots.Begin(&c.Request, w.now)
+	next, need := c.slots.Begin(&c.Request, w.now)
 	switch {
 	case occupied < 0:
 		c.want(next, Ask)
 		c.ask(deciding)
 	case want[occupied]:
 		c.want(next, Wait)
-		c.join(zone)
+		c.join(need.Zone)
 	default:
 		c.want(next, Decided)
 		c.end()
@@ -133,12 +133,12 @@ func (c *client) ask(doing doing) {
 		c.order = c.takes
 		for i := range c.Requests {
 			if c.Requests[i].Outcome.Slots.Taken {
-				c.taken[c.slotKey(i)]++
+				c.taken[c.slotKey(Need{Zone: i})]++
 			}
 			if n := c.Requests[i].Line.Waiting; n > 0 {
-				c.told[c.slotKey(i)] = n
+				c.told[c.slotKey(Need{Zone: i})] = n
 				if allowed {
-					c.told[c.slotKey(i)]--
+					c.told[c.slotKey(Need{Zone: i})]--
 				}
 			}
 		}
@@ -158,12 +158,12 @@ func (c *client) answered(allowed bool) {
 		c.correct(algorithms.Forever)
 		return
 	}
-	next, zone := c.slots.Answered(&c.Request, allowed, c.now)
+	next, need := c.slots.Answered(&c.Request, allowed, c.now)
 	if next == Wait {
-		if line >= 0 && line != zone && c.Requests[line].LacksSlot() {
+		if line >= 0 && line != need.Zone && c.Requests[line].LacksSlot() {
 			c.Error("it leaves a line in which it must wait")
 		}
-		c.join(zone)
+		c.join(need.Zone)
 		return
 	}
 	c.passOn(line, !allowed || line >= 0 && c.Requests[line].Outcome.Slots.InFlight < c.Requests[line].Slots.Limit)
@@ -213,14 +213,14 @@ func (c *client) passOn(line int, mayBeFree bool) {
 	if line < 0 {
 		return
 	}
-	if p := c.paces[c.slotKey(line)]; p != nil {
+	if p := c.paces[c.slotKey(Need{Zone: line})]; p != nil {
 		*p = pace{p.mayBeFree || mayBeFree, c.now + SharedPause}
 	}
 }
 
 // join begins a line, joins one, or returns to one after a question.
 func (c *client) join(zone int) {
-	key := c.slotKey(zone)
+	key := c.slotKey(Need{Zone: zone})
 	if c.doing == asking && c.Line() == zone {
 		c.paces[key].next = c.now + SharedPause
 	} else {
@@ -230,7 +230,7 @@ func (c *client) join(zone int) {
 		c.enter(key)
 	}
 	c.doing = waiting
-	c.then(c.slots.Join(&c.Request, zone, c.now), c.look)
+	c.then(c.slots.Join(&c.Request, Need{Zone: zone}, c.now), c.look)
 }
 
 // enter begins a line if the client is the first one.
@@ -241,18 +241,18 @@ func (c *client) enter(key slotKey) {
 }
 
 func (c *client) look() {
-	before, first := c.Line(), c.world.line(c.slotKey(c.Line()))[0] == c
+	before, first := c.Line(), c.world.line(c.slotKey(c.need))[0] == c
 	next, wait := c.slots.Look(&c.Request, c.now)
 	switch next {
 	case Ask:
-		key := c.slotKey(c.Line())
+		key := c.slotKey(c.need)
 		p, line := c.paces[key], c.world.line(key)
 		if line[0] != c || slices.ContainsFunc(line, func(c *client) bool { return c.doing == asking }) || !p.mayBeFree && c.now < p.next {
 			c.Errorf("it is not the turn of this client of %v", line)
 		}
 		for i := range c.zones {
 			if c.Requests[i].Slots != nil && c.Zones[i].hasPlace && i != before {
-				if other := c.world.line(c.slotKey(i)); len(other) > 0 && other[0].Came < c.Came {
+				if other := c.world.line(c.slotKey(Need{Zone: i})); len(other) > 0 && other[0].Came < c.Came {
 					c.Error("an earlier one waits in another line")
 				}
 			}
@@ -262,8 +262,8 @@ func (c *client) look() {
 		c.ask(asking)
 	case Wait:
 		if c.Line() != before {
-			c.paces[c.slotKey(before)].mayBeFree = true
-			c.enter(c.slotKey(c.Line()))
+			c.paces[c.slotKey(Need{Zone: before})].mayBeFree = true
+			c.enter(c.slotKey(c.need))
 		}
 		c.due = c.now + wait
 	default:
@@ -271,7 +271,7 @@ func (c *client) look() {
 			c.Error("denied before its time is over")
 		}
 		if first {
-			c.paces[c.slotKey(before)].mayBeFree = true
+			c.paces[c.slotKey(Need{Zone: before})].mayBeFree = true
 		}
 		c.end()
 	}
@@ -298,7 +298,7 @@ func (c *client) checkTold(line []*client) {
 func (c *client) leave() {
 	switch c.doing {
 	case waiting:
-		if key := c.slotKey(c.Line()); c.world.line(key)[0] == c {
+		if key := c.slotKey(c.need); c.world.line(key)[0] == c {
 			c.paces[key].mayBeFree = true // the next one asks at once
 		}
 		c.slots.Leave(&c.Request, c.now)
@@ -331,7 +331,7 @@ func (c *client) correct(refund Micros) {
 		taken := c.Requests[i].Outcome.Slots.Taken
 		corrections[i].Refund, corrections[i].Leave = refund, taken
 		if taken {
-			key := c.slotKey(i)
+			key := c.slotKey(Need{Zone: i})
 			c.taken[key]--
 			if p := c.paces[key]; p != nil {
 				p.mayBeFree = true
@@ -389,7 +389,7 @@ func TestLaws(t *testing.T) {
 			z.Zone, z.Cost = []string{"first", "second"}[i], 1
 			z.DelayPolicy = DelayPolicy{MaxDelay: maxDelay, MaxPlaces: 1 + random.Int64N(20), SingleKey: random.IntN(4) == 0}
 			z.Places = NewPlaces(func(owner any, corrections []store.Correction) { w.refund(z, owner, corrections) })
-			z.CountWaiting = func(n int64) { z.counted += n }
+			z.CountWaiting = func(_ bool, n int64) { z.counted += n }
 			if random.IntN(3) > 0 {
 				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: []int64{1, 1, 2, 2, 9}[random.IntN(5)]}
 			}

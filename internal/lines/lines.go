@@ -13,18 +13,30 @@ import (
 // Micros is a duration, or an instant of any clock that never goes back.
 type Micros = algorithms.Micros
 
-// DelayPolicy is the option delay of a zone.
+// DelayPolicy is the option delay of a zone, and wait of its option settle.
 type DelayPolicy struct {
-	MaxDelay  Micros // the longest delay of a request, for a slot and for limits together
-	MaxPlaces int64  // bounds the requests that are delayed, or decided, at the same time
-	SingleKey bool   // all requests of the zone have the same key
-	Places    *Places
+	MaxDelay Micros // the longest delay of a request, for a slot and for limits together; 0: only for reserved events
+	// MaxReserved is the longest wait for events that other requests have reserved, at least MaxDelay. 0: no request
+	// waits for them. The limits can delay a request afterwards only for what is left of MaxDelay.
+	MaxReserved Micros
+	MaxPlaces   int64 // bounds the requests that are delayed, or decided, at the same time
+	SingleKey   bool  // all requests of the zone have the same key
+	Places      *Places
 	// CountWaiting, if not nil, counts n more requests in the lines of the zone. It must not call the SlotLines.
-	CountWaiting func(n int64)
+	CountWaiting func(reserved bool, n int64)
 }
 
+// Need is what a request waits for: a slot of a zone, or events that other requests have reserved there.
+type Need struct {
+	Zone     int
+	Reserved bool
+}
+
+// nothing is no Need.
+var nothing = Need{Zone: -1}
+
 // Request is a request that one handler decides. In a zone with a [DelayPolicy], a request without a free slot
-// waits for one. It holds no slot of the handler meanwhile, not even in another zone, because the store
+// waits for one, and so does one that lacks only reserved events. It holds no slot of the handler meanwhile, not even in another zone, because the store
 // takes all slots of a request or none. So requests of one handler never wait for each other in a circle.
 // With slots of several handlers they can, until the longest delay is over.
 //
@@ -47,10 +59,10 @@ type Request struct {
 	// most before Look. Wake must not call the SlotLines. It must be set when the request joins a line.
 	Wake func(wait Micros)
 
-	asked   bool  // the store has decided
-	allowed bool  // its last decision
-	waits   bool  // in a line, and its charges are not being decided
-	zone    int32 // in whose line the request stands, or has stood last
+	asked   bool // the store has decided
+	allowed bool // its last decision
+	waits   bool // in a line, and its charges are not being decided
+	need    Need // in whose line the request stands, or has stood last
 	line    *line
 	element *list.Element // in that line
 }
@@ -69,12 +81,12 @@ type Step uint8
 // The steps.
 const (
 	Ask     Step = iota // let the store decide
-	Wait                // for a slot
+	Wait                // for a slot, or for reserved events
 	Decided             // the Outcomes hold
 )
 
 // Line returns the index of the zone in whose line the request stands, or has stood last.
-func (r *Request) Line() int { return int(r.zone) }
+func (r *Request) Line() int { return r.need.Zone }
 
 // IsHeld reports whether a zone has delayed the request by Hold.
 func (r *Request) IsHeld(zone int) bool { return r.Zones[zone].held != nil }
@@ -90,7 +102,7 @@ func (r *Request) Reserve(mayWait func() bool) (reserved bool) {
 		}
 		maxWait := r.longestLimitDelay(i, 0)
 		switch {
-		case maxWait == 0 && q.Slots == nil:
+		case maxWait == 0 && q.Slots == nil && !r.mayWaitForReserved(i):
 		case q.Shadow: // is charged in advance, but not delayed
 			q.MaxWait = maxWait
 		case !mayWait():
@@ -126,7 +138,7 @@ func (r *Request) Release() {
 // same owner.
 func (r *Request) Hold(owner any) {
 	for i := range r.Zones {
-		if z := &r.Zones[i]; z.hasPlace && len(r.Requests[i].Limits) > 0 {
+		if z := &r.Zones[i]; z.hasPlace && z.Delay.MaxDelay > 0 && len(r.Requests[i].Limits) > 0 {
 			z.held = z.Delay.Places.hold(owner, r.Requests[i])
 		}
 	}
@@ -147,13 +159,23 @@ func (r *Request) eachHeld(do func(*Places, *heldRequest)) {
 	}
 }
 
-// canWaitIn reports whether the request can wait for a slot of a zone now.
-func (r *Request) canWaitIn(zone int, now Micros) bool {
-	return r.Zones[zone].hasPlace && now < r.waitsUntil(zone)
+// mayWaitForReserved reports whether requests of a zone wait for reserved events.
+func (r *Request) mayWaitForReserved(zone int) bool {
+	return r.Requests[zone].ReservedID != "" && r.Zones[zone].Delay.MaxReserved > 0
 }
 
-// waitsUntil returns when the request gives up in the line of a zone.
-func (r *Request) waitsUntil(zone int) Micros { return r.Came + r.Zones[zone].Delay.MaxDelay }
+// canWait reports whether the request can wait for something now.
+func (r *Request) canWait(n Need, now Micros) bool {
+	return r.Zones[n.Zone].hasPlace && now < r.waitsUntil(n)
+}
+
+// waitsUntil returns when the request gives up in a line.
+func (r *Request) waitsUntil(n Need) Micros {
+	if n.Reserved {
+		return r.Came + r.Zones[n.Zone].Delay.MaxReserved
+	}
+	return r.Came + r.Zones[n.Zone].Delay.MaxDelay
+}
 
 // chargesDenials reports whether a zone charges the request even if it is denied. Such a request doesn't
 // wait for slots, because each decision would charge it again.
@@ -161,37 +183,45 @@ func (r *Request) chargesDenials() bool {
 	return slices.ContainsFunc(r.Requests, func(q store.ZoneRequest) bool { return q.Mode == algorithms.Uniform && !q.Shadow })
 }
 
-// missingSlot returns a zone without a free slot for the request, if the request can wait for all the
-// slots that it lacks, and nothing else denies it. Otherwise it returns -1. The zone in whose line the
-// request stands comes first.
-func (r *Request) missingSlot(now Micros) int {
-	missing := -1
+// missing returns what the request can wait for, if it lacks nothing but slots and reserved events, and can wait for all
+// of them. Otherwise it returns nothing. The line in which the request stands comes first.
+func (r *Request) missing(now Micros) Need {
+	missing := nothing
 	for i := range r.Requests {
 		q := &r.Requests[i]
 		if q.Shadow || !q.Denies() {
 			continue
 		}
-		lacksMore := q.Outcome.Verdict == store.Banned || slices.ContainsFunc(q.Outcome.Decisions, algorithms.Decision.Denies)
-		if !q.LacksSlot() || lacksMore || !r.canWaitIn(i, now) {
-			return -1
+		if q.Outcome.Verdict == store.Banned || slices.ContainsFunc(q.Outcome.Decisions, algorithms.Decision.Denies) {
+			return nothing
 		}
-		if missing < 0 || r.line != nil && r.Line() == i {
-			missing = i
+		for _, n := range []Need{{i, false}, {i, true}} {
+			switch lacks := q.LacksSlot() && !n.Reserved || q.LacksReserved() && n.Reserved; {
+			case !lacks:
+			case !r.canWait(n, now):
+				return nothing
+			case missing == nothing || r.line != nil && r.need == n:
+				missing = n
+			}
 		}
 	}
-	if missing >= 0 && r.chargesDenials() {
-		return -1
+	if missing != nothing && r.chargesDenials() {
+		return nothing
 	}
 	return missing
 }
 
-// denyForSlot denies the request because no slot of a zone is free, without asking the store.
-func (r *Request) denyForSlot(zone int) {
+// denyFor denies the request because it lacks something, without asking the store.
+func (r *Request) denyFor(n Need) {
 	for i := range r.Requests {
 		r.Requests[i].ClearOutcome()
 	}
-	q := &r.Requests[zone]
-	q.Outcome.Verdict, q.Outcome.Slots = store.Denied, store.SlotsOutcome{InFlight: q.Slots.Limit}
+	q := &r.Requests[n.Zone]
+	if q.Outcome.Verdict = store.Denied; n.Reserved {
+		q.Outcome.Decisions[0] = algorithms.Decision{Reserved: true, RetryAfter: algorithms.ReservedRetryAfter}
+		return
+	}
+	q.Outcome.Slots = store.SlotsOutcome{InFlight: q.Slots.Limit}
 }
 
 // PrepareShadows prepares the shadow zones for another decision about the request, and returns the

@@ -8,9 +8,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// SlotLines holds the lines of the requests that wait for a slot of one store, one line per key. Requests
-// stand in the order in which they came. Only the first one asks the store. It asks at once when
-// this process has given a slot of the key back. Otherwise it asks after pauses, because another
+// SlotLines holds the lines of the requests that wait for a slot of one store, or for reserved events, one line per key and
+// [Need]. Requests stand in the order in which they came. Only the first one asks the store. It asks at once when
+// this process has given a slot of the key back, or ended a reservation. Otherwise it asks after pauses, because another
 // process may have given one back. It tells the store for how long it has waited, so that a shared store
 // serves the lines of all processes in order: see [store.SlotLine].
 //
@@ -43,7 +43,7 @@ func NewSlotLines(pause Micros, endLine func(slotsID, key string)) *SlotLines {
 	return &SlotLines{pause: pause, endLine: endLine, byKey: make(map[slotKey]*line)}
 }
 
-// slotKey names the slots of a key in a zone of the store.
+// slotKey names the slots of a key in a zone of the store, or its reserved events.
 type slotKey struct {
 	id, key string
 }
@@ -57,9 +57,12 @@ type line struct {
 	lastAsk   Micros    // after a pause from then, the first request asks even if mayBeFree is false
 }
 
-// slotKey returns the name of the slots that the request needs in a zone.
-func (r *Request) slotKey(zone int) slotKey {
-	q := &r.Requests[zone]
+// slotKey returns the name of what the request needs.
+func (r *Request) slotKey(n Need) slotKey {
+	q := &r.Requests[n.Zone]
+	if n.Reserved {
+		return slotKey{q.ReservedID, q.Key}
+	}
 	return slotKey{q.Slots.ID, q.Key}
 }
 
@@ -70,64 +73,72 @@ func (s *SlotLines) Waiting() (requests int64, lines int) {
 	return s.waiting.Load(), len(s.byKey)
 }
 
-// Begin begins with a request that has reserved its places. It returns Ask, Wait with a zone for Join, or
+// Begin begins with a request that has reserved its places. It returns Ask, Wait with a Need for Join, or
 // Decided: the request is denied.
-func (s *SlotLines) Begin(r *Request, now Micros) (next Step, zone int) {
-	zone = s.occupiedLine(r)
+func (s *SlotLines) Begin(r *Request, now Micros) (next Step, need Need) {
+	need = s.occupiedLine(r)
 	switch {
-	case zone < 0:
-		return Ask, 0
-	case r.canWaitIn(zone, now): // a newcomer doesn't overtake the requests that wait
-		return Wait, zone
+	case need == nothing:
+		return Ask, need
+	case r.canWait(need, now): // a newcomer doesn't overtake the requests that wait
+		return Wait, need
 	default:
-		r.denyForSlot(zone)
-		return Decided, 0
+		r.denyFor(need)
+		return Decided, need
 	}
 }
 
-// occupiedLine returns a zone of the request in which other requests wait for a slot of its key, or
-// -1.
-func (s *SlotLines) occupiedLine(r *Request) int {
+// occupiedLine returns for which need of the request others of its key wait already, or nothing. A request that costs less
+// than the first one that waits for reserved events may fit where that one doesn't.
+func (s *SlotLines) occupiedLine(r *Request) Need {
 	if s.waiting.Load() == 0 || r.chargesDenials() {
-		return -1
+		return nothing
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range r.Requests {
 		q := &r.Requests[i]
-		if q.Slots != nil && !q.Shadow && r.Zones[i].Delay != nil && s.byKey[r.slotKey(i)] != nil {
-			return i
+		if q.Shadow || r.Zones[i].Delay == nil {
+			continue
+		}
+		if q.Slots != nil && r.Zones[i].Delay.MaxDelay > 0 && s.byKey[r.slotKey(Need{Zone: i})] != nil {
+			return Need{Zone: i}
+		}
+		if n := (Need{i, true}); r.mayWaitForReserved(i) {
+			if l := s.byKey[r.slotKey(n)]; l != nil && q.Cost >= l.first().Requests[l.first().need.Zone].Cost {
+				return n
+			}
 		}
 	}
-	return -1
+	return nothing
 }
 
-// Answered is called when the store has decided. It returns Wait with a zone for Join if the request lacks
-// nothing but slots for which it can wait, otherwise Decided.
-func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, zone int) {
+// Answered is called when the store has decided. It returns Wait with a Need for Join if the request lacks
+// nothing but slots and reserved events for which it can wait, otherwise Decided.
+func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, need Need) {
 	r.asked, r.allowed = true, allowed
 	if !allowed {
-		if zone := r.missingSlot(now); zone >= 0 {
-			return Wait, zone
+		if need := r.missing(now); need != nothing {
+			return Wait, need
 		}
 	}
 	if r.line != nil {
-		q := &r.Requests[r.zone]
-		s.leave(r, remaining(!allowed || q.Outcome.Slots.InFlight < q.GrantedSlots()), now)
+		q := &r.Requests[r.need.Zone]
+		s.leave(r, remaining(!allowed || r.need.Reserved || q.Outcome.Slots.InFlight < q.GrantedSlots()), now)
 	}
-	return Decided, 0
+	return Decided, nothing
 }
 
-// Join puts a request into the line of a zone. If it stands in another line, it leaves
+// Join puts a request into the line of a Need. If it stands in another line, it leaves
 // that line. If it has just asked as the first of this line, the next question comes after a
 // pause. Join returns how long to wait at most before Look.
-func (s *SlotLines) Join(r *Request, zone int, now Micros) (wait Micros) {
+func (s *SlotLines) Join(r *Request, need Need, now Micros) (wait Micros) {
 	r.beginWait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.line == nil || r.Line() != zone {
+	if r.line == nil || r.need != need {
 		s.remove(r, slotsMayRemain, now)
-		s.insert(r, zone, now)
+		s.insert(r, need, now)
 	} else {
 		r.line.asker = nil
 		r.line.lastAsk = now
@@ -161,7 +172,7 @@ func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
 		r.endWait(now)
 	}
 	if next == Decided && !r.asked {
-		r.denyForSlot(r.Line())
+		r.denyFor(r.need)
 	}
 	return next, wait
 }
@@ -169,16 +180,16 @@ func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
 func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now >= r.waitsUntil(r.Line()) {
+	if now >= r.waitsUntil(r.need) {
 		s.remove(r, noSlotRemains, now)
 		return Decided, 0
 	}
 	if wait = s.wait(r, now); wait > 0 {
 		return Wait, wait
 	}
-	if zone := s.earlierLine(r); zone >= 0 {
+	if need := s.earlierLine(r); need != nothing {
 		s.remove(r, noSlotRemains, now)
-		s.insert(r, zone, now)
+		s.insert(r, need, now)
 		return Wait, s.wait(r, now)
 	}
 	r.line.asker, r.line.mayBeFree = r, false
@@ -191,8 +202,11 @@ func (r *Request) tellStore(now Micros) {
 	for i := range r.Requests {
 		r.Requests[i].Line = store.SlotLine{Waited: now - r.Came}
 	}
-	q := &r.Requests[r.zone]
-	behind := min(int64(r.line.requests.Len()-1), q.Slots.Limit, store.MaxWaiting-1) // others get no slot before these
+	q := &r.Requests[r.need.Zone]
+	behind := min(int64(r.line.requests.Len()-1), store.MaxWaiting-1)
+	if q.WaitsForReserved = r.need.Reserved; !r.need.Reserved {
+		behind = min(behind, q.Slots.Limit) // others get no slot before these
+	}
 	q.Line.Waiting = 1 + behind
 	at, e := int64(0), r.element.Next()
 	for mark := 0; mark < len(q.Line.Marks) && behind > 0; mark++ {
@@ -217,7 +231,7 @@ func (s *SlotLines) pauseOf(l *line) Micros {
 
 // wait returns how long a request in a line waits at most before the next Look.
 func (s *SlotLines) wait(r *Request, now Micros) Micros {
-	wait := max(r.waitsUntil(r.Line())-now, 0)
+	wait := max(r.waitsUntil(r.need)-now, 0)
 	switch {
 	case r.line.first() != r || r.line.asker != nil:
 		return wait
@@ -228,21 +242,22 @@ func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	}
 }
 
-// earlierLine returns a zone for whose slot a request waits that came earlier, or -1.
-func (s *SlotLines) earlierLine(r *Request) int {
+// earlierLine returns a need for whose slot another request waits that came earlier, or nothing.
+func (s *SlotLines) earlierLine(r *Request) Need {
 	for i := range r.Requests {
-		if i == r.Line() || r.Requests[i].Slots == nil || !r.Zones[i].hasPlace {
+		n := Need{Zone: i}
+		if n == r.need || r.Requests[i].Slots == nil || !r.Zones[i].hasPlace || r.Zones[i].Delay.MaxDelay == 0 {
 			continue
 		}
-		if line := s.byKey[r.slotKey(i)]; line != nil && line.first().Came < r.Came {
-			return i
+		if line := s.byKey[r.slotKey(n)]; line != nil && line.first().Came < r.Came {
+			return n
 		}
 	}
-	return -1
+	return nothing
 }
 
-// Wake makes the first requests of lines ask the store, because corrections have given slots back. Requests
-// that join later ask by themselves. So Wake must come after the corrections.
+// Wake makes the first requests of lines ask the store, because corrections have given slots back, or ended reservations.
+// Requests that join later ask by themselves. So Wake must come after the corrections.
 func (s *SlotLines) Wake(corrections []store.Correction) {
 	if s.waiting.Load() == 0 {
 		return
@@ -251,20 +266,26 @@ func (s *SlotLines) Wake(corrections []store.Correction) {
 	defer s.mu.Unlock()
 	for i := range corrections {
 		c := &corrections[i]
-		if !c.Leave {
-			continue
+		if c.Leave {
+			s.wakeLine(slotKey{c.Request.Slots.ID, c.Request.Key})
 		}
-		if line := s.byKey[slotKey{c.Request.Slots.ID, c.Request.Key}]; line != nil {
-			line.mayBeFree = true
-			line.first().Wake(0)
+		if c.Releases() {
+			s.wakeLine(slotKey{c.Request.ReservedID, c.Request.Key})
 		}
+	}
+}
+
+func (s *SlotLines) wakeLine(key slotKey) {
+	if line := s.byKey[key]; line != nil {
+		line.mayBeFree = true
+		line.first().Wake(0)
 	}
 }
 
 // insert puts a request into a line. A new line asks at once, because a slot may have been
 // given back after the request asked, and before it joined.
-func (s *SlotLines) insert(r *Request, zone int, now Micros) {
-	key := r.slotKey(zone)
+func (s *SlotLines) insert(r *Request, need Need, now Micros) {
+	key := r.slotKey(need)
 	r.line = s.byKey[key]
 	if r.line == nil {
 		r.line = &line{slotKey: key, mayBeFree: true}
@@ -274,14 +295,14 @@ func (s *SlotLines) insert(r *Request, zone int, now Micros) {
 	for before != nil && before.Value.(*Request).Came > r.Came {
 		before = before.Prev()
 	}
-	r.zone = int32(zone)
+	r.need = need
 	if before == nil {
 		r.element = r.line.requests.PushFront(r)
 	} else {
 		r.element = r.line.requests.InsertAfter(r, before)
 	}
 	s.waiting.Add(1)
-	r.Zones[zone].Delay.countWaiting(1)
+	r.countWaiting(1)
 }
 
 // remaining says whether slots may be free when a request leaves a line.
@@ -305,7 +326,7 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	line.requests.Remove(r.element)
 	r.line, r.element = nil, nil
 	s.waiting.Add(-1)
-	r.Zones[r.zone].Delay.countWaiting(-1)
+	r.countWaiting(-1)
 	if line.asker == r {
 		line.asker = nil
 		line.mayBeFree = line.mayBeFree || bool(slots)
@@ -313,7 +334,7 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	}
 	if line.requests.Len() == 0 {
 		delete(s.byKey, line.slotKey)
-		told := r.Requests[r.zone].Line.Waiting
+		told := r.Requests[r.need.Zone].Line.Waiting
 		if s.endLine != nil && (!r.allowed || told > 1) { // the store knows that the only one has got a slot
 			s.endLine(line.id, line.key)
 		}
@@ -322,9 +343,10 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	}
 }
 
-func (p *DelayPolicy) countWaiting(n int64) {
-	if p.CountWaiting != nil {
-		p.CountWaiting(n)
+// countWaiting counts n more requests in the line in which the request stands.
+func (r *Request) countWaiting(n int64) {
+	if count := r.Zones[r.need.Zone].Delay.CountWaiting; count != nil {
+		count(r.need.Reserved, n)
 	}
 }
 

@@ -64,10 +64,10 @@ func TestWhoWaits(t *testing.T) {
 		test.change(r)
 		want, wantZone := Wait, test.want
 		if test.want < 0 {
-			want, wantZone = Decided, 0
+			want = Decided
 		}
-		if next, zone := s.Answered(r, false, test.now); next != want || zone != wantZone {
-			t.Errorf("%s: step %d in zone %d, want %d in zone %d", test.name, next, zone, want, wantZone)
+		if next, need := s.Answered(r, false, test.now); next != want || need != (Need{Zone: wantZone}) {
+			t.Errorf("%s: step %d for %+v, want %d in zone %d", test.name, next, need, want, wantZone)
 		}
 	}
 }
@@ -84,9 +84,9 @@ func TestNewcomer(t *testing.T) {
 	if next, _ := s.Begin(newcomer, hour+1); next != Ask {
 		t.Errorf("step %d without a line, want that it asks", next)
 	}
-	s.Join(waiting, 0, hour)
-	if next, zone := s.Begin(newcomer, hour+1); next != Wait || zone != 1 {
-		t.Errorf("step %d in zone %d, want that it waits in zone 1", next, zone)
+	s.Join(waiting, Need{}, hour)
+	if next, need := s.Begin(newcomer, hour+1); next != Wait || need != (Need{Zone: 1}) {
+		t.Errorf("step %d for %+v, want that it waits in zone 1", next, need)
 	}
 	shadow := newWaiting(hour+1, "a")
 	shadow.Requests[0].Shadow = true
@@ -112,7 +112,7 @@ func TestSlotLinesAskInTurn(t *testing.T) {
 		var waiting []*Request
 		for i := range n {
 			r := newWaiting(hour, fmt.Sprint(i))
-			s.Join(r, 0, hour)
+			s.Join(r, Need{}, hour)
 			waiting = append(waiting, r)
 		}
 		r := waiting[n/2]
@@ -123,7 +123,7 @@ func TestSlotLinesAskInTurn(t *testing.T) {
 		if next, _ := s.Answered(r, false, hour); next != Wait {
 			t.Fatalf("step %d, want that it waits", next)
 		}
-		if wait := s.Join(r, 0, hour); wait != pause {
+		if wait := s.Join(r, Need{}, hour); wait != pause {
 			t.Errorf("one of %d lines looks after %d µs, want %d", n, wait, pause)
 		}
 		if next, _ := s.Look(r, hour+second); (next == Ask) != (n <= 400) {

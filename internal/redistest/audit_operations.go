@@ -45,10 +45,18 @@ func (r *replay) livingSlots(m execution, name string) wiretest.Slots {
 	return counts
 }
 
-// playRefund plays a refund.
-func (r *replay) playRefund(m execution, refunds []wiretest.Refund, reply *wire.Reply) error {
-	err := reply.Refund()
-	for _, refund := range refunds {
+// playRefund plays a refund, with its release.
+func (r *replay) playRefund(m execution, o *wiretest.Operation, reply *wire.Reply) error {
+	had, err := reply.Refund(o.Release != nil)
+	if o.Release != nil && !m.doubtful {
+		counts := r.livingSlots(m, o.Release.Name)
+		want := counts.Of(m.head.Instance)
+		r.valueAt(o.Release.Name).slots = counts.Set(m.head.Instance, max(want-o.Release.Events, 0), m.at+m.head.SlotsExpiry)
+		if err == nil && had != want {
+			return fmt.Errorf("the instance had reserved %d at %s, Go says %d", had, o.Release.Name, want)
+		}
+	}
+	for _, refund := range o.Refund {
 		l, wrong := r.findLimit(m, refund.Budget)
 		if wrong != nil {
 			return wrong

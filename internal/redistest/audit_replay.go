@@ -211,7 +211,7 @@ func (r *replay) playOperation(p *parsedCall, o *wiretest.Operation, reply *wire
 	case o.Set != nil:
 		err = r.playSet(m, o.Set, reply)
 	default:
-		err = r.playRefund(m, o.Refund, reply)
+		err = r.playRefund(m, o, reply)
 	}
 	var failed wire.ScriptError
 	is := errors.As(err, &failed)

@@ -14,15 +14,15 @@ import (
 
 // expectedTake is a take as the functions in Go decide it, with an entry per zone.
 type expectedTake struct {
-	requests []algorithms.ZoneRequest
-	names    [][]string       // of the budgets
-	slots    []wiretest.Slots // per request that has some
+	requests        []algorithms.ZoneRequest
+	names           [][]string       // of the budgets
+	slots, reserved []wiretest.Slots // per request that has some
 }
 
 // prepareTake returns the requests of a take, with the values of its keys. It returns an error for limits, slots
 // and bans that no zone has.
 func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, error) {
-	t := &expectedTake{slots: make([]wiretest.Slots, len(take.Zones))}
+	t := &expectedTake{slots: make([]wiretest.Slots, len(take.Zones)), reserved: make([]wiretest.Slots, len(take.Zones))}
 	for i := range take.Zones {
 		z := &take.Zones[i]
 		q := algorithms.ZoneRequest{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow, Peek: z.Peek}
@@ -45,6 +45,11 @@ func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, e
 			}
 			t.slots[i] = r.livingSlots(m, z.Slots)
 			q.Slots = t.slots[i].Check(m.head.Instance, z.SlotsLimit, m.at, z.Line.Waited)
+		}
+		if z.Reserved != "" {
+			s := r.livingSlots(m, z.Reserved)
+			t.reserved[i] = s
+			q.Reserved = &algorithms.ReservedCheck{Events: s.InFlight(), Ahead: s.Ahead(m.head.Instance, m.at, z.ReservedLine.Waited)}
 		}
 		if z.BanName != "" {
 			if !slices.Contains(r.bans[idOf(z.BanName)], z.Ban) {
@@ -167,19 +172,28 @@ func (r *replay) playOverrides(m execution, take *wiretest.Take, replyErr error)
 	return differs && failed, replyErr
 }
 
-// saveTake saves the slots of a take, and returns how many slots the instance had before.
+// saveTake saves the slots and reserved events of a take, and returns how many of each the instance had before.
 func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (had []int64) {
 	for i := range t.requests {
 		q, z := &t.requests[i], &take.Zones[i]
 		for j, b := range z.Budgets {
 			r.valueAt(b.Name).updateExpiry(q.Checks[j].Limit)
 		}
-		if q.Slots == nil {
-			continue
+		take := func(name string, s wiretest.Slots, line store.SlotLine, n int64) {
+			had = append(had, s.Of(m.head.Instance))
+			if s, changed := s.Take(m.head.Instance, line, n, m.at, m.head.SlotsExpiry); changed && !q.Peek {
+				r.valueAt(name).slots = s
+			}
 		}
-		had = append(had, t.slots[i].Of(m.head.Instance))
-		if s, changed := t.slots[i].Take(m.head.Instance, z.Line, q.Slots.Taken, m.at, m.head.SlotsExpiry); changed && !q.Peek {
-			r.valueAt(z.Slots).slots = s
+		if q.Slots != nil {
+			taken := int64(0)
+			if q.Slots.Taken {
+				taken = 1
+			}
+			take(z.Slots, t.slots[i], z.Line, taken)
+		}
+		if q.Reserved != nil {
+			take(z.Reserved, t.reserved[i], z.ReservedLine, q.Reserved.Added)
 		}
 	}
 	return had
@@ -194,6 +208,9 @@ func (r *replay) compareOutcome(m execution, z *wiretest.Zone, replied *store.Ou
 	want.Slots.Free = true
 	if s := q.Slots; s != nil {
 		want.Slots = store.SlotsOutcome{Taken: s.Taken, InFlight: s.InFlight, Free: s.Taken || s.Free()}
+	}
+	if c := q.Reserved; c != nil {
+		want.Reserved = store.ReservedOutcome{Events: c.Events, Added: c.Added}
 	}
 	if q.Ban != nil {
 		d := q.Ban.Decision

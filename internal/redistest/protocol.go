@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // appendMessage reads one command or reply of Redis' protocol, version 2 or 3, and appends its bytes.
@@ -116,4 +117,14 @@ func parseValue(message []byte) (value any, rest []byte, err error) {
 		return list, rest, nil
 	}
 	return nil, nil, fmt.Errorf("%q is no reply of a script", line)
+}
+
+// Malformed are beginnings of replies that no Redis sends.
+var Malformed = []string{
+	"$9223372036854775000\r\n", "*9223372036854775000\r\n", "%9223372036854775000\r\n", "~4611686018427387904\r\n", ">9223372036854775807\r\n",
+	"=9223372036854775000\r\n", "!9223372036854775000\r\n", "|9223372036854775000\r\n",
+	"$100000000000000\r\n", "*1000000000\r\n", "%1000000000\r\n", "$18446744073709551617\r\n", "$99999999999999999999999999\r\n",
+	"$-2\r\n", "*-9223372036854775808\r\n", "$?\r\n", "*?\r\n", "$\r\n", "*\r\n", "$1x\r\n", "$ 1\r\n", "$0x7fffffff\r\n", "$1\r1\r\n",
+	"|1\r\n+a\r\n+b\r\n", ";4\r\n", ".\r\n", "\r\n", "\n", "what\r\n", "\x00\r\n", "HTTP/1.1 400 Bad Request\r\n",
+	strings.Repeat("*1\r\n", 100_000), strings.Repeat("%1\r\n+k\r\n", 100), strings.Repeat("|0\r\n", 100_000),
 }

@@ -51,7 +51,9 @@ func NewDecider(c Configuration, observers ...Observer) *Decider {
 	}
 	for i := range zones {
 		z := &zones[i]
-		d.policies[i] = lines.DelayPolicy{MaxDelay: z.MaxDelay, MaxPlaces: z.Places, SingleKey: z.SingleKey, Places: lines.NewPlaces(nil)}
+		d.policies[i] = lines.DelayPolicy{
+			MaxDelay: z.MaxDelay, MaxReserved: z.MaxReserved, MaxPlaces: z.Places, SingleKey: z.SingleKey, Places: lines.NewPlaces(nil),
+		}
 	}
 	return d
 }

@@ -63,7 +63,7 @@ func (o *openRequest) comeToHandler(d *Decider) {
 		r.Outcome.Decisions, decisions = decisions[len(decisions):len(decisions):end], decisions[:end]
 		r.MaxWait = 0
 		zone := lines.ZoneWait{}
-		if policy := &d.policies[h.Zones[i].Zone]; policy.MaxDelay > 0 {
+		if policy := &d.policies[h.Zones[i].Zone]; policy.MaxDelay > 0 || policy.MaxReserved > 0 {
 			zone.Delay = policy
 		}
 		o.wait.Zones = append(o.wait.Zones, zone)
@@ -89,8 +89,8 @@ func (d *Decider) proceed(o *openRequest) {
 	for o.handler < len(o.decided.Handlers) {
 		if len(o.handlerVisit().Requests) > 0 {
 			o.wait.Reserve(func() bool { return true })
-			next, zone := d.slots.Begin(&o.wait, d.now)
-			if !d.decide(o, next, zone) {
+			next, need := d.slots.Begin(&o.wait, d.now)
+			if !d.decide(o, next, need) {
 				return
 			}
 		}
@@ -101,26 +101,26 @@ func (d *Decider) proceed(o *openRequest) {
 
 // decide takes the next steps of a request at its handler. It reports whether the request comes to the next
 // handler at once.
-func (d *Decider) decide(o *openRequest, next lines.Step, zone int) (passes bool) {
+func (d *Decider) decide(o *openRequest, next lines.Step, need lines.Need) (passes bool) {
 	allowed := false
 	if next == lines.Ask {
 		allowed = d.take(o)
-		next, zone = d.slots.Answered(&o.wait, allowed, d.now)
+		next, need = d.slots.Answered(&o.wait, allowed, d.now)
 	}
 	if next == lines.Wait {
-		d.join(o, zone)
+		d.join(o, need)
 		return false
 	}
 	return d.leave(o, allowed)
 }
 
-// join lets a request wait in the line of a zone of its handler.
-func (d *Decider) join(o *openRequest, zone int) {
+// join lets a request wait in a line of its handler.
+func (d *Decider) join(o *openRequest, need lines.Need) {
 	if o.wait.Wake == nil {
 		o.wait.Wake = func(wait algorithms.Micros) { d.scheduleLook(o, wait) }
 	}
 	o.looked = d.now
-	d.scheduleLook(o, d.slots.Join(&o.wait, zone, d.now))
+	d.scheduleLook(o, d.slots.Join(&o.wait, need, d.now))
 }
 
 // scheduleLook makes a request look after a while whether it is its turn.
@@ -146,7 +146,7 @@ func (d *Decider) look(o *openRequest, at algorithms.Micros) {
 		return
 	}
 	d.correct(o.wait.PrepareShadows())
-	if d.decide(o, next, 0) {
+	if d.decide(o, next, lines.Need{}) {
 		d.toNextHandler(o)
 		d.proceed(o)
 	}
@@ -291,7 +291,7 @@ func (d *Decider) end(o *openRequest) {
 func (d *Decider) correction(o *openRequest, i, j int) store.Correction {
 	h := &o.decided.Handlers[i]
 	r, z := &h.Requests[j], &h.Zones[j]
-	c := store.Correction{Request: r, Leave: r.Outcome.Slots.Taken}
+	c := store.Correction{Request: r, Leave: r.Outcome.Slots.Taken, Settled: true}
 	switch {
 	case len(r.Limits) == 0 || r.Shadow && r.Denies(): // without shadow mode there would be no response
 	case o.decided.Denied:
@@ -304,7 +304,9 @@ func (d *Decider) correction(o *openRequest, i, j int) store.Correction {
 	return c
 }
 
-func correctsAnything(c *store.Correction) bool { return c.Leave || c.Refund > 0 || c.Charge > 0 }
+func correctsAnything(c *store.Correction) bool {
+	return c.Leave || c.Refund > 0 || c.Charge > 0 || c.Releases()
+}
 
 // needsEnd reports whether the end of the request corrects anything.
 func (d *Decider) needsEnd(o *openRequest) bool {

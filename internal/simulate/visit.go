@@ -44,7 +44,9 @@ type Zone struct {
 	// MaxDelay is the longest delay of a request, and Places bounds the requests that are delayed at the
 	// same time. MaxDelay is 0 if the zone delays no requests.
 	MaxDelay algorithms.Micros
-	Places   int64
+	// MaxReserved is the longest wait of a request for reserved events. 0 if it waits for none.
+	MaxReserved algorithms.Micros
+	Places      int64
 	// SingleKey reports whether all requests of the zone have the same key.
 	SingleKey bool
 	HasBan    bool

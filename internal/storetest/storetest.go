@@ -76,6 +76,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"claims a share once", testClaim},
 		{"corrects several", testCorrectSeveral},
 		{"corrects by its own clock", testCorrectOwnClock},
+		{"reserved events", testReserved},
 		{"slots", testSlots},
 		{"slots of several zones", testSlotsOfZones},
 		{"slots beside limits and bans", testSlotsWithLimits},

@@ -28,8 +28,9 @@ func (g metricSet) Collect(ch chan<- prometheus.Metric) {
 
 // The values of the label "for", which traces have, too.
 const (
-	ForLimit = "limit"
-	ForSlot  = "slot"
+	ForLimit    = "limit"
+	ForSlot     = "slot"
+	ForReserved = "reserved"
 )
 
 // Sources are the functions that gauges ask for their values. They can be called at the same time.
@@ -94,7 +95,7 @@ func (s Sources) collectors() []prometheus.Collector {
 			hasSettle, func(n *zoneNumbers) *atomic.Int64 { return &n.settledEvents }),
 		ofZones(prometheus.GaugeValue, name("in_flight", "Requests of this instance that hold a slot of concurrency."),
 			func(z *ZoneMetrics) bool { return z.HasSlots }, func(n *zoneNumbers) *atomic.Int64 { return &n.inFlight }),
-		set(name("waiting", "Delayed requests, by what they wait for: limit, or slot (of concurrency)."), s.collectWaiting, "zone", "for"),
+		set(name("waiting", "Delayed requests, by what they wait for: limit, slot (of concurrency), or reserved (events)."), s.collectWaiting, "zone", "for"),
 		set(name("redis_queue", "Requests and corrections of charges that wait to be sent to Redis."), s.collectRedisQueue),
 		set(name("redis_connections", "Connections to Redis, by state: idle or in_use."), s.collectRedisConnections, "state"),
 	}
@@ -136,6 +137,8 @@ func (s Sources) collectWaiting(set func(float64, ...string)) {
 	forASlot := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForSlot }
 	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasDelay }, forALimit, ForLimit)
 	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasDelay && z.HasSlots }, forASlot, ForSlot)
+	forReserved := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForReserved }
+	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasReservedWait }, forReserved, ForReserved)
 }
 
 func (s Sources) collectRedisQueue(set func(float64, ...string)) {

@@ -56,6 +56,7 @@ type zoneNumbers struct {
 	outcomes                                                [outcomeCount]atomic.Int64
 	denyCacheHits, bansBegun, reservedEvents, settledEvents atomic.Int64
 	inFlight, waitingForLimit, waitingForSlot               atomic.Int64
+	waitingForReserved                                      atomic.Int64
 	decisionSeconds                                         prometheus.Observer
 }
 
@@ -82,6 +83,7 @@ type ZoneMetrics struct {
 	Disabled bool // nothing is counted
 	// The options of the zone that have metrics.
 	HasSlots, HasDelay, HasBan, HasSettle bool
+	HasReservedWait                       bool // requests wait for reserved events
 
 	lazyNumbers atomic.Pointer[zoneNumbers]
 }
@@ -127,8 +129,15 @@ func (m *ZoneMetrics) CountInFlight(n int64) { m.numbers().inFlight.Add(n) }
 // CountWaiting counts n more requests that a limit delays. n is -1 for a request whose delay has ended.
 func (m *ZoneMetrics) CountWaiting(n int64) { m.numbers().waitingForLimit.Add(n) }
 
-// CountWaitingForSlot counts n more requests that wait for a slot. n is -1 for a request whose wait has ended.
-func (m *ZoneMetrics) CountWaitingForSlot(n int64) { m.numbers().waitingForSlot.Add(n) }
+// CountWaitingInLine counts n more requests that wait for a slot, or for reserved events. n is -1 for a request whose wait
+// has ended.
+func (m *ZoneMetrics) CountWaitingInLine(reserved bool, n int64) {
+	if reserved {
+		m.numbers().waitingForReserved.Add(n)
+	} else {
+		m.numbers().waitingForSlot.Add(n)
+	}
+}
 
 // CountBan counts a ban that begins now.
 func (m *ZoneMetrics) CountBan() { m.numbers().bansBegun.Add(1) }

@@ -143,7 +143,7 @@ func FuzzReply(f *testing.F) {
 		if allowed && failed != nil {
 			t.Fatalf("allowed, and failed with %v", failed)
 		}
-		refund := r.Refund()
+		_, refund := r.Refund(false)
 		had, set := r.SetSlots()
 		inRange(t, had)
 		if err := r.End(); err == nil && failed == nil && refund == nil && set == nil && len(data) != len(whole) {
@@ -200,7 +200,7 @@ func TestForeignNumbers(t *testing.T) {
 			if allowed || !isForeign {
 				t.Errorf("number at %d is %v: allowed %v, fails with %v", at, bad, allowed, failed)
 			}
-			if err := r.Refund(); err != nil {
+			if _, err := r.Refund(false); err != nil {
 				t.Errorf("number at %d is %v: the refund fails with %v", at, bad, err)
 			}
 			if had, err := r.SetSlots(); had != 3 || err != nil {
@@ -224,7 +224,7 @@ func TestForeignNumbers(t *testing.T) {
 		r, err := wiretest.ReadReply(string(whole[:size]))
 		if err == nil {
 			_, _, _ = r.Take(fuzzed(t), nil)
-			_ = r.Refund()
+			_, _ = r.Refund(false)
 			_, _ = r.SetSlots()
 			err = r.End()
 		}

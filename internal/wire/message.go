@@ -114,7 +114,7 @@ func (m *Message) Charge(r *store.ZoneRequest, n int64) {
 
 func (m *Message) appendZone(r *store.ZoneRequest, mode algorithms.Mode, cost int64, maxWait algorithms.Micros) {
 	kind := boolByte(r.Shadow) + 2*boolByte(r.Peek)
-	m.body = append(m.body, byte(mode), kind, 0, 0, boolByte(r.Slots != nil), boolByte(r.Ban != nil))
+	m.body = append(m.body, byte(mode), kind, 0, 0, boolByte(r.Slots != nil)+2*boolByte(r.ReservedID != ""), boolByte(r.Ban != nil))
 	m.putCount(len(m.body)-4, len(r.Limits))
 	m.appendNumber(cost)
 	m.appendNumber(maxWait)
@@ -123,8 +123,12 @@ func (m *Message) appendZone(r *store.ZoneRequest, mode algorithms.Mode, cost in
 	}
 	if r.Slots != nil {
 		m.appendNumber(r.Slots.Limit)
-		m.appendLine(&r.Line)
+		m.appendLine(r.Line, !r.WaitsForReserved)
 		m.appendKey(&m.strings, r.Key, r.Slots.ID)
+	}
+	if r.ReservedID != "" {
+		m.appendLine(r.Line, r.WaitsForReserved)
+		m.appendKey(&m.strings, r.Key, r.ReservedID)
 	}
 	if r.Ban != nil {
 		m.body = r.Ban.AppendMessage(m.body)
@@ -132,8 +136,12 @@ func (m *Message) appendZone(r *store.ZoneRequest, mode algorithms.Mode, cost in
 	}
 }
 
-func (m *Message) appendLine(l *store.SlotLine) {
-	hasWaited := *l != store.SlotLine{}
+// appendLine appends where a request stands. If it waits for something else, it appends only for how long.
+func (m *Message) appendLine(l store.SlotLine, forThis bool) {
+	if !forThis {
+		l = store.SlotLine{Waited: l.Waited}
+	}
+	hasWaited := l != store.SlotLine{}
 	m.body = append(m.body, boolByte(hasWaited))
 	if !hasWaited {
 		return
@@ -153,20 +161,21 @@ func boolByte(is bool) byte {
 }
 
 // Refund appends an operation that refunds n events to every limit of a request, but at most the
-// charged events. If nothing was charged, it appends nothing.
-func (m *Message) Refund(r *store.ZoneRequest, n int64) {
-	number := 0
+// charged events. With release it also ends the reservation of the request. If there is nothing to do, it appends nothing,
+// and returns false.
+func (m *Message) Refund(r *store.ZoneRequest, n int64, release bool) bool {
+	number, reservations := 0, int(boolByte(release))
 	for _, d := range r.Outcome.Decisions {
-		if d.Charged > 0 {
+		if d.Charged > 0 && n > 0 {
 			number++
 		}
 	}
-	if number == 0 {
-		return
+	if number+reservations == 0 {
+		return false
 	}
-	done := m.beginOperation(kindRefund, number, 0)
+	done := m.beginOperation(kindRefund, number, reservations)
 	for i, d := range r.Outcome.Decisions {
-		if d.Charged == 0 {
+		if d.Charged == 0 || n == 0 {
 			continue
 		}
 		m.appendLimit(r.Key, &r.Limits[i])
@@ -175,7 +184,12 @@ func (m *Message) Refund(r *store.ZoneRequest, n int64) {
 		m.appendNumber(d.Receipt.At)
 		m.appendNumber(min(n, d.Charged))
 	}
+	if release {
+		m.appendNumber(r.Outcome.Reserved.Added)
+		m.appendKey(&m.strings, r.Key, r.ReservedID)
+	}
 	m.endOperation(done)
+	return true
 }
 
 // SetSlots appends an operation that sets this instance's count in the slots of a name. With endsLine it also says that

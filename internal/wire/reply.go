@@ -45,7 +45,7 @@ func (r *Reply) Read(text string) error {
 }
 
 // Take reads the reply to [Message.Take] into the Outcomes of the requests. For each request with
-// Slots, it appends this instance's count before the take to found, which may be nil. An error
+// Slots, and for each with a ReservedID, it appends this instance's count before the take to found, which may be nil. An error
 // concerns this operation only, unless it is a [ReplyError].
 func (r *Reply) Take(requests []store.ZoneRequest, found []int64) (allowed bool, slots []int64, err error) {
 	switch status := r.byteUpTo(2); {
@@ -68,10 +68,7 @@ func (r *Reply) Take(requests []store.ZoneRequest, found []int64) (allowed bool,
 	allowed = true
 	for i := range requests {
 		q := &requests[i]
-		count := r.readZone(q)
-		if q.Slots != nil {
-			found = append(found, count)
-		}
+		found = r.readZone(q, found)
 		allowed = allowed && (q.Shadow || q.Outcome.Verdict == store.Allowed)
 	}
 	if err := r.endOperation(); err != nil {
@@ -84,17 +81,19 @@ func (r *Reply) Take(requests []store.ZoneRequest, found []int64) (allowed bool,
 	return allowed, found, nil
 }
 
-// readZone reads the outcome of one zone, and returns this instance's count of slots before the
-// take.
-func (r *Reply) readZone(q *store.ZoneRequest) (count int64) {
+// readZone reads the outcome of one zone, and appends this instance's counts before the take to found.
+func (r *Reply) readZone(q *store.ZoneRequest, found []int64) (counts []int64) {
 	o := &q.Outcome
 	*o = store.Outcome{At: r.Now, Decisions: o.Decisions[:0]}
 	for i := range q.Limits {
 		l := &q.Limits[i]
-		answer := r.byteUpTo(2) // 0: denied, 1: allowed, 2: allowed after a delay
-		d := algorithms.Decision{Allowed: answer > 0, RetryAfter: r.number()}
-		if answer == 2 {
+		answer := r.byteUpTo(3) // 0: denied, 1: allowed, 2: allowed after a delay, 3: reserved
+		d := algorithms.Decision{Allowed: answer == 1 || answer == 2, RetryAfter: r.number()}
+		switch answer {
+		case 2:
 			d.Wait, d.RetryAfter = d.RetryAfter, 0
+		case 3:
+			d.Reserved, d.RetryAfter = true, algorithms.ReservedRetryAfter
 		}
 		b, size := algorithms.Balance{Charged: r.number(), A: r.number(), B: r.number()}, l.Algorithm().BalanceSize()
 		if size > 2 {
@@ -112,8 +111,12 @@ func (r *Reply) readZone(q *store.ZoneRequest) (count int64) {
 	o.Slots.Free = true
 	if q.Slots != nil {
 		o.Slots.Free = r.byteUpTo(1) == 1
-		count = r.number()
+		found = append(found, r.number())
 		o.Slots.InFlight = r.number()
+	}
+	if q.ReservedID != "" {
+		found = append(found, r.number())
+		o.Reserved.Added, o.Reserved.Events = r.number(), r.number()
 	}
 	if q.Ban != nil {
 		o.Ban.Stands = r.byteUpTo(1) == 1
@@ -121,25 +124,22 @@ func (r *Reply) readZone(q *store.ZoneRequest) (count int64) {
 		o.Ban.EndsAfter = r.number()
 	}
 	o.SetVerdict()
-	return count
+	return found
 }
 
-// Refund reads the reply to [Message.Refund].
-func (r *Reply) Refund() error {
+// Refund reads the reply to [Message.Refund]. With a release, it returns this instance's count of reserved events before.
+func (r *Reply) Refund(release bool) (count int64, err error) {
 	if r.byteUpTo(1) == 0 && r.err == nil {
-		return r.scriptError()
+		return 0, r.scriptError()
 	}
-	return r.err
+	if release {
+		count = r.number()
+	}
+	return count, r.endOperation()
 }
 
 // SetSlots reads the reply to [Message.SetSlots], and returns this instance's count before the operation.
-func (r *Reply) SetSlots() (count int64, err error) {
-	if err := r.Refund(); err != nil {
-		return 0, err
-	}
-	count = r.number()
-	return count, r.endOperation()
-}
+func (r *Reply) SetSlots() (count int64, err error) { return r.Refund(true) }
 
 // End returns an error if anything follows the last operation.
 func (r *Reply) End() error {

@@ -70,8 +70,9 @@ func (s *zones) add(group []*limiter.Zone) {
 		s.index[z] = len(s.all)
 		made.Shadow = made.Shadow && z.Enforce == 0
 		made.RefundsDenied = made.RefundsDenied || z.Settle != nil && z.Settle.Refunds(http.StatusTooManyRequests, make(http.Header))
-		if z.Delay != nil && z.Delay.MaxDelay > made.MaxDelay {
-			made.MaxDelay, made.Places = z.Delay.MaxDelay, z.Delay.MaxPlaces
+		if z.Delay != nil {
+			made.MaxDelay, made.MaxReserved = max(made.MaxDelay, z.Delay.MaxDelay), max(made.MaxReserved, z.Delay.MaxReserved)
+			made.Places = max(made.Places, z.Delay.MaxPlaces)
 		}
 		made.Sets = made.Sets[:0]
 		for i, set := range z.Sets() {

@@ -8,7 +8,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Slots counts the requests of a key that are in flight, in a store that several instances share.
+// Slots counts the requests of a key that are in flight, in a store that several instances share. Reserved events are
+// counted in the same way.
 // It has one count for each instance, so its size doesn't depend on the counts. Nil Slots mean
 // that no request is in flight.
 //
@@ -92,16 +93,20 @@ func (s Slots) Living(now, expiry algorithms.Micros) (living Slots, steppedBack 
 
 // Check returns the check of a request of an instance that has waited for so long.
 func (s Slots) Check(instance algorithms.Instance, limit int64, now, waited algorithms.Micros) *algorithms.SlotsCheck {
-	c := &algorithms.SlotsCheck{Limit: limit, InFlight: s.InFlight()}
-	for _, i := range s {
-		if i.Instance != instance {
-			c.Ahead += i.ahead(now - waited - algorithms.LineSlack)
-		}
-	}
-	return c
+	return &algorithms.SlotsCheck{Limit: limit, InFlight: s.InFlight(), Ahead: s.Ahead(instance, now, waited)}
 }
 
-// InFlight returns the number of requests of the key that are in flight.
+// Ahead returns how many requests of other instances count as come before one of an instance that has waited for so long.
+func (s Slots) Ahead(instance algorithms.Instance, now, waited algorithms.Micros) (n int64) {
+	for _, i := range s {
+		if i.Instance != instance {
+			n += i.ahead(now - waited - algorithms.LineSlack)
+		}
+	}
+	return n
+}
+
+// InFlight returns the number of requests of the key that are in flight, or of reserved events.
 func (s Slots) InFlight() (total int64) {
 	for _, i := range s {
 		total += i.Count
@@ -148,10 +153,12 @@ func (s Slots) EndLine(instance algorithms.Instance) Slots {
 	return s
 }
 
-// Take changes the Slots as a decided request does that isn't a peek. changed reports whether they must be stored.
-func (s Slots) Take(instance algorithms.Instance, told store.SlotLine, taken bool, now, expiry algorithms.Micros) (_ Slots, changed bool) {
+// Take changes the Slots as a decided request does that isn't a peek, and that has taken n, or 0 if it doesn't pass.
+// changed reports whether they must be stored.
+func (s Slots) Take(instance algorithms.Instance, told store.SlotLine, n int64, now, expiry algorithms.Micros) (_ Slots, changed bool) {
+	taken := n > 0
 	if taken {
-		s, changed = s.Set(instance, s.Of(instance)+1, now+expiry), true
+		s, changed = s.Set(instance, min(s.Of(instance)+n, algorithms.Forever), now+expiry), true
 	}
 	i := s.of(instance)
 	later := now - told.Waited - i.First // than the first one
@@ -172,10 +179,7 @@ func (s Slots) Expires() algorithms.Micros {
 	return last
 }
 
-const (
-	slotsSize = 74
-	maxSlots  = 1<<31 - 1
-)
+const slotsSize = 74
 
 // fields returns the numbers of an instance, which follow its identity, and the size of each.
 func (i *InstanceSlots) fields() (numbers []*int64, sizes []int) {
@@ -216,9 +220,8 @@ func ReadSlots(s Slots, stored []byte) (Slots, error) {
 			}
 			b = b[sizes[n]:]
 		}
-		if i.Count > maxSlots || max(i.Expires, i.LineExpires) > algorithms.Forever {
-			return nil, fmt.Errorf("slots of an instance: %+v: want a count of at most %d, and instants of at most %d",
-				i, maxSlots, algorithms.Forever)
+		if max(i.Count, i.Expires, i.LineExpires) > algorithms.Forever {
+			return nil, fmt.Errorf("slots of an instance: %+v: want a count and instants of at most %d", i, algorithms.Forever)
 		}
 		s = append(s, i)
 	}

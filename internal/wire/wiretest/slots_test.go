@@ -94,13 +94,13 @@ func TestReadSlots(t *testing.T) {
 		return b
 	}
 	for _, foreign := range [][]byte{
-		make([]byte, 73), make([]byte, 75), stored(-1, 1), stored(1<<31, 1), stored(1, algorithms.Forever+1),
+		make([]byte, 73), make([]byte, 75), stored(-1, 1), stored(algorithms.Forever+1, 1), stored(1, algorithms.Forever+1),
 	} {
 		if s, err := wiretest.ReadSlots(nil, foreign); err == nil {
 			t.Errorf("%x is read as %v", foreign, s)
 		}
 	}
-	if s, err := wiretest.ReadSlots(nil, stored(1<<31-1, algorithms.Forever)); err != nil || len(s) != 1 {
+	if s, err := wiretest.ReadSlots(nil, stored(algorithms.Forever, algorithms.Forever)); err != nil || len(s) != 1 {
 		t.Errorf("%v, %v", s, err)
 	}
 	want := wiretest.Slots{}
@@ -123,7 +123,7 @@ func TestLines(t *testing.T) {
 	s := wiretest.Slots{}
 	long := store.SlotLine{Waited: 10 * second, Waiting: 9, Marks: [4]algorithms.Micros{9 * second, 7 * second, 5 * second, 3 * second}}
 	for n, told := range []store.SlotLine{long, {Waited: 4 * second, Waiting: 1}} {
-		s, _ = s.Take(slotsInstances[n], told, false, now, algorithms.SlotsExpiry)
+		s, _ = s.Take(slotsInstances[n], told, 0, now, algorithms.SlotsExpiry)
 	}
 	ahead := func(instance int, waited algorithms.Micros) int64 {
 		return s.Check(slotsInstances[instance], 1, now, waited-algorithms.LineSlack).Ahead
@@ -151,7 +151,7 @@ func TestLines(t *testing.T) {
 	if own, other := ahead(0, 0), ahead(1, 0); own != 1 || other != 9 {
 		t.Errorf("%d and %d are ahead of the lines' own, want 1 and 9", own, other)
 	}
-	s, _ = s.Take(slotsInstances[0], long, true, now, algorithms.SlotsExpiry)
+	s, _ = s.Take(slotsInstances[0], long, 1, now, algorithms.SlotsExpiry)
 	if n := ahead(2, 0); n != 9 {
 		t.Errorf("%d are ahead after the first has got a slot, want 9", n)
 	}

@@ -22,11 +22,12 @@ const (
 	kindSet    = 3
 )
 
-// Operation is an operation of a message that was read. Exactly one of its fields is set.
+// Operation is an operation of a message that was read: a take, a set, or a refund, which can have a release.
 type Operation struct {
-	Take   *Take
-	Refund []Refund // one per budget
-	Set    *Set
+	Take    *Take
+	Refund  []Refund // one per budget
+	Release *Release
+	Set     *Set
 }
 
 // Take is a take, or a charge: a take in mode [algorithms.Force] or [algorithms.Settle].
@@ -51,6 +52,9 @@ type Zone struct {
 	Slots      string
 	SlotsLimit int64
 	Line       store.SlotLine
+	// Reserved is the name of the reserved events, or empty if the zone has none.
+	Reserved     string
+	ReservedLine store.SlotLine
 	// BanName is the name of the ban, or empty if the zone has none.
 	BanName string
 	Ban     algorithms.Ban
@@ -68,6 +72,12 @@ type Refund struct {
 	Budget
 	Receipt algorithms.Receipt
 	Events  int64
+}
+
+// Release subtracts events from this instance's count of reserved events.
+type Release struct {
+	Name   string
+	Events int64
 }
 
 // Set sets this instance's count in the slots of a name.
@@ -90,6 +100,9 @@ func (t *Take) Requests(limitOf func(Budget) *algorithms.Limit) []store.ZoneRequ
 		if z.Slots != "" {
 			r.Slots, r.Line = &store.Slots{Limit: z.SlotsLimit}, z.Line
 		}
+		if r.ReservedID = z.Reserved; z.Reserved != "" && (z.Slots == "" || z.ReservedLine.Waiting > 0) {
+			r.Line, r.WaitsForReserved = z.ReservedLine, true
+		}
 		if z.BanName != "" {
 			r.Ban = &store.Ban{Ban: &z.Ban}
 		}
@@ -108,6 +121,9 @@ func (o *Operation) Names() (names []string) {
 	for _, r := range o.Refund {
 		names = append(names, r.Name)
 	}
+	if o.Release != nil {
+		names = append(names, o.Release.Name)
+	}
 	if o.Take == nil {
 		return names
 	}
@@ -118,7 +134,7 @@ func (o *Operation) Names() (names []string) {
 		for _, b := range z.Budgets {
 			names = append(names, b.Name)
 		}
-		names = append(names, z.Slots, z.BanName)
+		names = append(names, z.Slots, z.Reserved, z.BanName)
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
@@ -294,7 +310,7 @@ func (r *reader) operation() (o Operation) {
 	case kindTake:
 		o.Take = body.take(int(first), int(second))
 	case kindRefund:
-		o.Refund = body.refund(int(first))
+		o.Refund, o.Release = body.refund(int(first), int(second))
 	case kindSet:
 		o.Set = &Set{Count: body.number(), EndsLine: body.byteUpTo(1) == 1, Name: body.key(&body.strings)}
 	default:
@@ -324,19 +340,16 @@ func (r *reader) take(overrides, zones int) *Take {
 		kind := r.byteUpTo(3)
 		z.Shadow, z.Peek = kind&1 > 0, kind&2 > 0
 		z.Budgets = make([]Budget, r.uint(2))
-		slots, ban := r.byteUpTo(1), r.byteUpTo(1)
+		counts, ban := r.byteUpTo(3), r.byteUpTo(1)
 		z.Cost, z.MaxWait = r.number(), r.number()
 		for j := range z.Budgets {
 			z.Budgets[j] = r.budget()
 		}
-		if slots == 1 {
-			if z.SlotsLimit = r.number(); r.byteUpTo(1) == 1 {
-				z.Line = store.SlotLine{Waited: r.number(), Waiting: r.number()}
-				for n := range z.Line.Marks {
-					z.Line.Marks[n] = r.number()
-				}
-			}
-			z.Slots = r.key(&r.strings)
+		if counts&1 > 0 {
+			z.SlotsLimit, z.Line, z.Slots = r.number(), r.line(), r.key(&r.strings)
+		}
+		if counts&2 > 0 {
+			z.ReservedLine, z.Reserved = r.line(), r.key(&r.strings)
 		}
 		if ban == 1 {
 			z.Ban = algorithms.Ban{After: r.number(), Window: r.number(), Duration: r.number(), Max: r.number()}
@@ -346,10 +359,20 @@ func (r *reader) take(overrides, zones int) *Take {
 	return t
 }
 
-func (r *reader) refund(budgets int) []Refund {
-	refunds := make([]Refund, budgets)
-	if len(refunds) == 0 {
-		r.fail("has a refund of nothing")
+func (r *reader) line() (l store.SlotLine) {
+	if r.byteUpTo(1) == 1 {
+		l.Waited, l.Waiting = r.number(), r.number()
+		for n := range l.Marks {
+			l.Marks[n] = r.number()
+		}
+	}
+	return l
+}
+
+func (r *reader) refund(budgets, reservations int) (refunds []Refund, release *Release) {
+	refunds = make([]Refund, budgets)
+	if budgets+reservations == 0 || reservations > 1 {
+		r.fail("has a refund of %d budgets and %d reservations", budgets, reservations)
 	}
 	for i := range refunds {
 		refunds[i] = Refund{
@@ -358,7 +381,10 @@ func (r *reader) refund(budgets int) []Refund {
 			Events:  r.number(),
 		}
 	}
-	return refunds
+	if reservations == 1 {
+		release = &Release{Events: r.number(), Name: r.key(&r.strings)}
+	}
+	return refunds, release
 }
 
 func (r *reader) budget() Budget {

@@ -70,7 +70,7 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 		var refunds []Refund
 		for len(refunds) == 0 {
 			q, n := request(), 1+r.Int64N(2)
-			m.Refund(&q, n)
+			m.Refund(&q, n, false)
 			for i, d := range q.Outcome.Decisions {
 				if d.Charged > 0 {
 					refunds = append(refunds, Refund{Budget: budget(&q, q.Limits[i]), Receipt: d.Receipt, Events: min(n, d.Charged)})

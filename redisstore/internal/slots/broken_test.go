@@ -44,6 +44,8 @@ var brokenRules = []brokenRule{
 	{"confirmed keys are forgotten first", table, "if n := len(t.confirmed); n > 0 {", "if n := len(t.confirmed); n > 0 && k.idle == confirmed {"},
 	{"requests of another store count", table, "k.held++", ""},
 	{"and are told to Redis", table, "return k.stale || k.held != k.counted", "return k.stale || k.held < k.counted"},
+	{"what a message gives back isn't held", table, "k.held += taken", "k.held += max(taken, 0)"},
+	{"what a message gives back isn't counted", table, "k.counted += taken", "k.counted += max(taken, 0)"},
 	{"sets are spread", table, "t.credit >= t.setEvery && ", "false && "},
 	{"counts expire", arithmetic, "if i.Expires <= now {", "if i.Expires <= now && false {"},
 	{"a clock that was set back delays no expiry", arithmetic, "min(i.Expires, now+expiry)", "i.Expires"},

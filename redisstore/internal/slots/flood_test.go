@@ -19,7 +19,7 @@ func TestFloodOfKeys(t *testing.T) {
 			op := table.Prepare(name, taken > 0, now)
 			table.Replied(op, taken, 1-taken, now)
 			if taken == 1 {
-				table.Leave(name, now)
+				table.Leave(name, 1, now)
 			}
 		}
 		if n%1000 == 0 {
@@ -43,7 +43,7 @@ func TestFloodOfKeysWithoutRedis(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	for n := range 2 * slots.MaxIdle {
 		table.Count(fmt.Sprint(n), 0)
-		table.Leave(fmt.Sprint(n), 0)
+		table.Leave(fmt.Sprint(n), 1, 0)
 	}
 	if all, _ := table.Len(); all != slots.MaxIdle {
 		t.Errorf("%d keys are remembered, want %d", all, slots.MaxIdle)
@@ -61,11 +61,11 @@ func TestFloodOfKeysIsBounded(t *testing.T) {
 		},
 		"nothing is given back in Redis": func(table *slots.Table, key string, now slots.Micros) {
 			table.Replied(table.Prepare(key, true, now), 1, 0, now)
-			table.Leave(key, now)
+			table.Leave(key, 1, now)
 		},
 		"sets do not run": func(table *slots.Table, key string, now slots.Micros) {
 			table.Replied(table.Prepare(key, true, now), 1, 0, now)
-			table.Leave(key, now)
+			table.Leave(key, 1, now)
 			if op := table.Prepare(key, false, now); op.Set { // else the key is forgotten
 				table.NotRun(op, now)
 			}
@@ -73,7 +73,7 @@ func TestFloodOfKeysIsBounded(t *testing.T) {
 		"sets are lost": func(table *slots.Table, key string, now slots.Micros) {
 			table.Count(key, now)
 			table.Lost(table.Prepare(key, false, now), now+timeout, now)
-			table.Leave(key, now)
+			table.Leave(key, 1, now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,7 +30,8 @@ type model struct {
 	copies []map[string][]byte // older states of redis
 	alive  []*instance
 	born   int
-	lossy  int // how many messages of 100 have an accident
+	lossy  int  // how many messages of 100 have an accident
+	gives  bool // messages can give slots back, as they do with reserved events; takes overtake them
 	keys   map[string]*keyModel
 	denied int
 	served int
@@ -50,7 +51,8 @@ type instance struct {
 	table   *slots.Table
 	dead    bool
 	waiting map[string][]*request
-	setting int // messages in flight that only set
+	giving  map[string]int64 // slots to give back by the next message, as reserved events are
+	setting int              // messages in flight that only set
 }
 
 // request is a request that holds a slot, or whose slot is on its way to it.
@@ -67,6 +69,7 @@ type message struct {
 	key      string
 	op       slots.Op
 	takes    []*request
+	gives    int64
 	locals   []*request // not counted yet, and part of a Set
 	built    slots.Micros
 	until    slots.Micros
@@ -101,7 +104,7 @@ func newModel(seed uint64, limit int64, instances int, keys ...string) *model {
 
 func (m *model) start() {
 	m.born++
-	m.alive = append(m.alive, &instance{id: algorithms.Instance{byte(m.born), byte(m.born >> 8)}, table: slots.New(algorithms.SlotsExpiry), waiting: map[string][]*request{}})
+	m.alive = append(m.alive, &instance{id: algorithms.Instance{byte(m.born), byte(m.born >> 8)}, table: slots.New(algorithms.SlotsExpiry), waiting: map[string][]*request{}, giving: map[string]int64{}})
 }
 
 func (m *model) between(a, b slots.Micros) slots.Micros { return a + m.Int64N(b-a+1) }
@@ -198,7 +201,11 @@ func (m *model) local(i *instance, key string) {
 
 func (m *model) finish(r *request) {
 	m.forget(r)
-	r.at.table.Leave(r.key, m.now)
+	if m.gives && m.IntN(2) == 0 {
+		r.at.giving[r.key]++
+	} else {
+		r.at.table.Leave(r.key, 1, m.now)
+	}
 	m.send(r.at, r.key, false)
 }
 
@@ -222,17 +229,21 @@ func (m *model) send(i *instance, key string, due bool) {
 		takes = takes[:3]
 	}
 	if wait := i.table.Wait(key, m.now); wait > 0 {
+		m.leave(i, key, i.giving[key]) // what is given back never waits
+		i.giving[key] = 0
 		if wait < algorithms.Forever {
 			m.after(wait, func() { m.send(i, key, due) })
 		}
 		return
 	}
-	op := i.table.Prepare(key, len(takes) > 0, m.now)
-	if len(takes) == 0 && !op.Set {
+	gives := i.giving[key]
+	op := i.table.Prepare(key, len(takes) > 0 || gives > 0, m.now)
+	if len(takes) == 0 && gives == 0 && !op.Set {
 		return
 	}
+	i.giving[key] = 0
 	msg := &message{
-		from: i, key: key, op: op, takes: slices.Clone(takes),
+		from: i, key: key, op: op, takes: slices.Clone(takes), gives: gives,
 		built: m.now, until: m.now + timeout, notAfter: m.now + m.offset + timeout,
 	}
 	i.waiting[key] = i.waiting[key][len(takes):]
@@ -248,6 +259,13 @@ func (m *model) send(i *instance, key string, due bool) {
 	m.transmit(msg)
 	if len(i.waiting[key]) > 0 {
 		m.send(i, key, false)
+	}
+}
+
+// leave tells the table of an instance that n slots are held no more, and that no message says so.
+func (m *model) leave(i *instance, key string, n int64) {
+	if n > 0 {
+		i.table.Leave(key, n, m.now)
 	}
 }
 
@@ -306,6 +324,9 @@ func (m *model) run(msg *message) {
 			m.written(k, msg.from)
 		}
 	}
+	if msg.gives > 0 {
+		s, changed = s.Set(msg.from.id, max(s.Of(msg.from.id)-msg.gives, 0), now+expiry), true
+	}
 	for _, r := range msg.takes {
 		if s.Check(msg.from.id, m.limit, now, 0).Free() {
 			s = s.Set(msg.from.id, s.Of(msg.from.id)+1, now+expiry)
@@ -344,7 +365,7 @@ func (m *model) replied(msg *message) {
 	if msg.from.dead {
 		return
 	}
-	msg.from.table.Replied(msg.op, int64(len(msg.taken)), msg.found, m.now)
+	msg.from.table.Replied(msg.op, int64(len(msg.taken))-msg.gives, msg.found, m.now)
 	for _, r := range msg.taken {
 		r.running = true
 	}
@@ -367,6 +388,7 @@ func (m *model) lost(msg *message) {
 		return
 	}
 	msg.from.table.Lost(msg.op, msg.until, m.now)
+	m.leave(msg.from, msg.key, msg.gives)
 	m.ended(msg)
 	for _, r := range msg.takes {
 		if r.done != nil {
@@ -380,6 +402,7 @@ func (m *model) notRun(msg *message) {
 		return
 	}
 	msg.from.table.NotRun(msg.op, m.now)
+	msg.from.giving[msg.key] += msg.gives
 	msg.from.waiting[msg.key] = append(slices.Clone(msg.takes), msg.from.waiting[msg.key]...)
 	m.ended(msg)
 }

@@ -164,8 +164,8 @@ func (t *Table) needsSet(k *key) bool {
 // Distrust is called when Redis may have lost its counts.
 func (t *Table) Distrust() { t.distrusts++ }
 
-// Replied is called when Redis has run a message. taken is how many slots the message took, and
-// found is this instance's count before the message. The requests that took a slot hold it now.
+// Replied is called when Redis has run a message. taken is how many slots the message took, less those that it gave
+// back. found is this instance's count before the message. The requests that took a slot hold it now.
 func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 	k := op.key
 	if !op.Set && k.alone && found != k.counted {
@@ -212,12 +212,14 @@ func (t *Table) endMessage(k *key, due, now Micros) {
 	t.updateIdle(k, now)
 }
 
-// Leave is called when a request no longer holds its slot. Prepare a message for the key after
-// that.
-func (t *Table) Leave(name string, now Micros) {
+// Leave is called when requests no longer hold n slots, and no message says so. Prepare a message for the key after that.
+func (t *Table) Leave(name string, n int64, now Micros) {
 	k := t.keys[name]
-	k.held--
+	k.held -= n
 	k.lastUsed = now
+	if k.inFlight == 0 {
+		t.makeDue(k, min(k.due, now+setRetryDelay))
+	}
 	t.updateIdle(k, now)
 }
 

@@ -40,6 +40,7 @@ func TestModel(t *testing.T) {
 	served, denied := 0, 0
 	each(t, func(t *testing.T, seed uint64) {
 		m := newModel(seed, 1+int64(seed%4), 2+int(seed/4%2), "a", "b")
+		m.gives = seed%2 == 0
 		for range 1500 {
 			m.step()
 		}
@@ -339,7 +340,7 @@ func TestDistrust(t *testing.T) {
 	}
 	take("held", 0)
 	take("left", 0)
-	table.Leave("left", 0)
+	table.Leave("left", 1, 0)
 	table.Replied(table.Prepare("left", false, 0), 0, 1, 0)
 	inFlight := table.Prepare("held", true, 0)
 	table.Distrust()
@@ -374,7 +375,7 @@ func TestNoSetBesideTakes(t *testing.T) {
 	if wait := table.Wait("k", 0); wait != 0 {
 		t.Fatalf("a take waits for %d us, want 0", wait)
 	}
-	table.Leave("k", 0)
+	table.Leave("k", 1, 0)
 	second := table.Prepare("k", true, 0)
 	if op := table.Prepare("k", false, 0); second.Set || op.Set {
 		t.Errorf("a Set to %d is sent beside a take", second.Count)
@@ -411,7 +412,7 @@ func TestPostpone(t *testing.T) {
 func TestWrongCountIsRemembered(t *testing.T) {
 	table := slots.New(expiry)
 	table.Count("k", 0)
-	table.Leave("k", 0)
+	table.Leave("k", 1, 0)
 	table.Replied(table.Prepare("k", true, expiry-1), 0, 3, expiry-1) // denied
 	if due := table.Due(expiry, 1); !slices.Equal(due, []string{"k"}) {
 		t.Errorf("%q are due, want k", due)

@@ -1,9 +1,11 @@
-package redisstore
+package replies
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // readsAll reports whether the scanner accepts a stream, whichever way it comes in parts.
@@ -36,7 +38,7 @@ func TestReplyBounds(t *testing.T) {
 				t.Errorf("%q before %q is denied", a, b)
 			}
 		}
-		for _, denied := range Malformed {
+		for _, denied := range redistest.Malformed {
 			if readsAll(t, a+denied) || readsAll(t, "*2\r\n"+a+denied) {
 				t.Errorf("%.60q after %q is allowed", denied, a)
 			}
@@ -61,14 +63,4 @@ func TestReplyBounds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-// Malformed are beginnings of replies that no Redis sends.
-var Malformed = []string{
-	"$9223372036854775000\r\n", "*9223372036854775000\r\n", "%9223372036854775000\r\n", "~4611686018427387904\r\n", ">9223372036854775807\r\n",
-	"=9223372036854775000\r\n", "!9223372036854775000\r\n", "|9223372036854775000\r\n",
-	"$100000000000000\r\n", "*1000000000\r\n", "%1000000000\r\n", "$18446744073709551617\r\n", "$99999999999999999999999999\r\n",
-	"$-2\r\n", "*-9223372036854775808\r\n", "$?\r\n", "*?\r\n", "$\r\n", "*\r\n", "$1x\r\n", "$ 1\r\n", "$0x7fffffff\r\n", "$1\r1\r\n",
-	"|1\r\n+a\r\n+b\r\n", ";4\r\n", ".\r\n", "\r\n", "\n", "what\r\n", "\x00\r\n", "HTTP/1.1 400 Bad Request\r\n",
-	strings.Repeat("*1\r\n", 100_000), strings.Repeat("%1\r\n+k\r\n", 100), strings.Repeat("|0\r\n", 100_000),
 }

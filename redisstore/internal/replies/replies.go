@@ -1,15 +1,12 @@
-package redisstore
+// Package replies bounds the replies that a client of Redis reads. It never changes them.
+package replies
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
-	"syscall"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
@@ -29,7 +26,9 @@ const (
 	maxReplyDepth = 16
 )
 
-// boundedConn is a connection that fails at a reply beyond the bounds.
+// Bound returns a connection that fails at a reply beyond the bounds.
+func Bound(conn net.Conn) net.Conn { return &boundedConn{Conn: conn} }
+
 type boundedConn struct {
 	net.Conn
 	replies replyScanner
@@ -44,23 +43,6 @@ func (c *boundedConn) Read(b []byte) (n int, err error) {
 	}
 	return n, err
 }
-
-// likeInner returns outer, as a [syscall.Conn] if inner is one. The client uses this to find
-// connections that Redis has closed.
-func likeInner(outer, inner net.Conn) net.Conn {
-	if s, ok := inner.(syscall.Conn); ok {
-		return rawConn{outer, s}
-	}
-	return outer
-}
-
-// rawConn is a connection that is a [syscall.Conn].
-type rawConn struct {
-	net.Conn
-	raw syscall.Conn
-}
-
-func (c rawConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
 
 // replyScanner follows the replies in a stream of Redis' protocol, version 2 or 3. It parses lengths
 // as the client does, so both agree on where a value ends.
@@ -163,39 +145,4 @@ func (s *replyScanner) begin(n int) error {
 		s.depth++
 	}
 	return nil
-}
-
-// recovering returns the client, with a hook that turns a panic of the client into the error of its
-// commands. They may have run. The client closes the connection.
-func recovering(c *redis.Client) *redis.Client {
-	c.AddHook(recovery{})
-	return c
-}
-
-type recovery struct{}
-
-func (recovery) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (recovery) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) (err error) {
-		defer failOnPanic(&err, command)
-		return next(ctx, command)
-	}
-}
-
-func (recovery) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, commands []redis.Cmder) (err error) {
-		defer failOnPanic(&err, commands...)
-		return next(ctx, commands)
-	}
-}
-
-// failOnPanic is deferred. If there is a panic, it ends, and err and the commands get an error instead.
-func failOnPanic(err *error, commands ...redis.Cmder) {
-	if p := recover(); p != nil {
-		*err = wire.ReplyError(fmt.Sprintf("can't be read: %v", p))
-		for _, command := range commands {
-			command.SetErr(*err)
-		}
-	}
 }

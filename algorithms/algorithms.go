@@ -94,6 +94,9 @@ type Decision struct {
 	Charged int64
 	// Remaining is how many events of cost 1 could be taken right now.
 	Remaining int64
+	// Used is how many events are charged and not reserved in the period of a calendar. It can be more than
+	// [Quota].Events. Other algorithms leave it 0.
+	Used int64
 	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
 	MoreAfter Micros
 	// Wait is how long the request must be delayed before it passes. Then it is charged in
@@ -222,6 +225,8 @@ type room struct {
 	fits       int64
 	retry      Micros
 	a, b, c, d int64
+	// reserved is how many events of the key requests have reserved, with this request. Take sets it for commit.
+	reserved int64
 }
 
 // Balance is a charge, and the state of the budget after it. Scripts reply it. A [Receipt] has the same A and B.
@@ -236,6 +241,9 @@ type Balance struct {
 func (l *Limit) Describe(d *Decision, b Balance, now Micros) {
 	d.Charged = b.Charged
 	d.Remaining, d.MoreAfter, d.ResetAfter = l.algorithm.outlook(l, b, now)
+	if l.algorithm.Calendar {
+		d.Used = b.D
+	}
 	if b.Charged > 0 || l.algorithm.Calendar {
 		d.Receipt = Receipt{A: b.A, B: b.B}
 	}

@@ -19,19 +19,18 @@ var calendarLua string
 // For example, 10 events per month in UTC are used up on 12 March. A request on that day is denied until
 // 1 April, 00:00.
 //
-// State: A is the end of the period, in µs. B is the number of events charged in it. C is the highest B that
-// was claimed in the period: see [Limit.Crossed].
+// State: A is the end of the period, in µs. B is the number of events charged in it. C is the highest number of used
+// events that was claimed in the period: see [Limit.Crossed]. Used is what is charged and not reserved.
 //
 // While now is before A, A holds, even if another version of the time zone database says otherwise. If the
 // clock steps back into the period before, then by up to a second A holds. Otherwise A becomes the end of the
 // period that now is in, and B stays. The clock has stepped back if A is nearer to the end of the next period
 // than to the end of the present one.
 //
-// Mode Force and corrections charge the whole cost. So B is the number of events that were used. It counts for a limit
-// with other events, too.
+// Mode Force and corrections charge the whole cost. So B can exceed the events of the limit. It counts for a limit with
+// other events, too.
 //
-// The receipt of a charge holds A, and C as it was before the request. The receipt of a peek holds A and B: see
-// [Limit.Used].
+// The receipt holds A, and C as it was before the request.
 func init() {
 	register(&Algorithm{
 		Name: "calendar", Calendar: true, Options: []*Option{startDay},
@@ -41,7 +40,7 @@ func init() {
 		keepUntil: func(_ *Limit, s *State) Micros { return s.A },
 		decide:    calendarDecide,
 		commit:    calendarCommit,
-		balance:   3,
+		balance:   4,
 		outlook:   calendarOutlook,
 		refund:    calendarRefund,
 	})
@@ -177,17 +176,15 @@ func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r r
 	}
 	charge = min(charge, exact/2-count)
 	count += charge
+	used := max(count-r.reserved, 0)
 	highest := before
 	if o == settled {
-		highest = max(highest, count)
+		highest = max(highest, used)
 	}
-	if o == peek {
-		return Balance{A: end, B: count, C: count}
-	}
-	if charge > 0 || dirty == 1 || highest > before {
+	if o != peek && (charge > 0 || dirty == 1 || highest > before) {
 		s.A, s.B, s.C = end, count, highest
 	}
-	return Balance{Charged: charge, A: end, B: before, C: count}
+	return Balance{Charged: charge, A: end, B: before, C: count, D: used}
 }
 
 func calendarOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
@@ -207,14 +204,8 @@ func calendarRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	}
 }
 
-// Used returns the number of events that a peek found charged in a calendar's period. It can be more than
-// [Quota].Events, which [Decision].Remaining does not show.
-func (l *Limit) Used(peeked Decision) (events int64, ok bool) {
-	return peeked.Receipt.B, l.calendar != nil
-}
-
-// Crossed reports whether the count of a calendar's period has reached a number of events, 1 to [Quota].Events, that
-// nobody had claimed before the request. Requests in mode [Settle] claim the count, so it is true for only one of them
+// Crossed reports whether the used events of a calendar's period have reached a number, 1 to [Quota].Events, that
+// nobody had claimed before the request. Requests in mode [Settle] claim what is used, so it is true for only one of them
 // in a period. Other requests claim nothing, because their charges may be given back at once. It is false for a budget
 // that keys share.
 //
@@ -222,5 +213,5 @@ func (l *Limit) Used(peeked Decision) (events int64, ok bool) {
 // follow. Each of them then sends a request in mode Settle, and Crossed is true for the first of these.
 func (l *Limit) Crossed(d Decision, events int64) bool {
 	r := d.Receipt
-	return l.calendar != nil && r.A > 0 && !r.Overflow && r.B < events && l.Events-d.Remaining >= events
+	return l.calendar != nil && r.A > 0 && !r.Overflow && r.B < events && d.Used >= events
 }

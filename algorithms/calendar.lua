@@ -38,24 +38,21 @@ local function calendar_decide(l, k, now, cost)
   return fits, retry, period_end, count, highest, dirty
 end
 
-local function calendar_commit(l, k, now, charge, outcome, period_end, count, before, dirty)
+local function calendar_commit(l, k, now, charge, outcome, period_end, count, before, dirty, reserved)
   local events = l[1]
   if outcome == denied then
     charge = min(charge, max(events - count, 0))
   end
   charge = min(charge, forever / 2 - count)
   count = count + charge
-  local highest = before
+  local used, highest = max(count - reserved, 0), before
   if outcome == settled then
-    highest = max(highest, count)
+    highest = max(highest, used)
   end
-  if outcome == peek then
-    return 0, period_end, count, count
-  end
-  if charge > 0 or dirty == 1 or highest > before then
+  if outcome ~= peek and (charge > 0 or dirty == 1 or highest > before) then
     save(l, k, period_end, count, highest, 0)
   end
-  return charge, period_end, before, count
+  return charge, period_end, before, count, used
 end
 
 local function calendar_refund(l, k, now, receipt_end, _, n)

@@ -280,6 +280,8 @@ local function take(override_count, zone_count, pos, k, log_key)
     elseif mode == 1 then
       for n = c + 1, c + zone.checks do charge = min(charge, max(checks[n].fits, 0)) end
     end
+    local added = passes and mode < 3 and charge or 0
+    local reserved = counts > 1 and slots_total(zone.reserved.slots) + added or 0
     for _ = 1, zone.checks do
       c = c + 1
       local check = checks[c]
@@ -288,7 +290,7 @@ local function take(override_count, zone_count, pos, k, log_key)
         charge = (l.algorithm.is_binary_only or mode == 3 and not l.algorithm.is_calendar) and min(cost, max(check.fits, 0)) or cost
       end
       local charged, balance_a, balance_b, balance_c, balance_d =
-        l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d)
+        l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d, reserved)
       if mode == 2 and not passes then
         local _
         _, retry = l.algorithm.decide(l, key, now, cost)
@@ -304,10 +306,9 @@ local function take(override_count, zone_count, pos, k, log_key)
       reply = reply .. pack_numbers('<Bdd', zone.slots_free and 1 or 0, count_before, slots_total(slots))
     end
     if counts > 1 then
-      local reserved, added = zone.reserved.slots, passes and mode < 3 and charge or 0
-      local count_before = reserved.count
+      local count_before = zone.reserved.slots.count
       if not peeks then slots_take(zone.reserved, added, instance, now, slots_expiry) end
-      reply = reply .. pack_numbers('<ddd', count_before, added, slots_total(reserved))
+      reply = reply .. pack_numbers('<ddd', count_before, added, reserved)
     end
     if ban then
       local began, ends_after = ban_commit(ban, ban.key, now, limits_deny, outcome == peek)

@@ -152,6 +152,10 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 		r := &requests[i]
 		passes := allowed && (!r.Shadow || r.hasRoom())
 		charge, o := r.charge(passes), r.outcome(passes)
+		if r.Reserved != nil && r.Mode < Force && passes {
+			r.Reserved.Added = charge
+			r.Reserved.Events += charge
+		}
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			d := &c.Decision
@@ -160,6 +164,9 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 				if charge = r.Cost; l.algorithm.BinaryOnly || r.Mode == Force && !l.algorithm.Calendar {
 					charge = min(charge, max(c.room.fits, 0))
 				}
+			}
+			if r.Reserved != nil {
+				c.room.reserved = r.Reserved.Events
 			}
 			l.Describe(d, l.algorithm.commit(l, c.State, now, charge, o, c.room), now)
 			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
@@ -170,10 +177,6 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 			if r.Slots.Taken = passes && !r.Peek; r.Slots.Taken {
 				r.Slots.InFlight++
 			}
-		}
-		if r.Reserved != nil && r.Mode < Force && passes {
-			r.Reserved.Added = charge
-			r.Reserved.Events += charge
 		}
 		if r.Ban != nil {
 			r.Ban.commit(now, r.limitDenies(), o == peek)

@@ -155,12 +155,10 @@ func (m *message) writeMessage(names wire.Names, h wire.Head) (features algorith
 			features |= featuresFor(c.requests)
 		}
 		for i, one := range c.corrections {
-			for _, l := range one.Request.Limits {
-				features = features.With(l.Algorithm())
-			}
+			features |= featuresFor([]store.ZoneRequest{*one.Request})
 			m.Refund(one.Request, one.Refund, c.releases[i].isSent())
 			if one.Charges() {
-				m.Charge(one.Request, one.Charge)
+				m.Charge(&one)
 			}
 		}
 	}
@@ -230,7 +228,7 @@ func (b *batch) parseReply(m *message, text string) error {
 				}
 			}
 			if one.Charges() {
-				charged := []store.ZoneRequest{{Limits: one.Request.Limits}}
+				charged := []store.ZoneRequest{one.ChargeRequest()}
 				_, _, err := r.Take(charged, nil)
 				if c.err = cmp.Or(c.err, err); err == nil && one.Charged != nil {
 					c.reports = append(c.reports, func() { one.Charged(charged[0].Outcome.Decisions) })

@@ -80,7 +80,7 @@ func (p *program) write(m *parityMessage, s step) {
 		_, releases := c.released[z]
 		m.Refund(&q, c.refund, releases)
 		if p.chargesAnew(z, c) {
-			m.Charge(&q, c.charge)
+			m.Charge(&store.Correction{Request: &q, Charge: c.charge})
 		}
 		if set, sets := c.left[z]; sets {
 			m.SetSlots(parityNames.Name(q.Key, q.Slots.ID), set.left, set.endsLine)
@@ -246,7 +246,9 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 			}
 		}
 		if p.chargesAnew(z, c) {
-			requests := []store.ZoneRequest{{Limits: p.requestAt(p.steps[c.of], z).Limits}}
+			q := p.requestAt(p.steps[c.of], z)
+			charge := store.Correction{Request: &q}
+			requests := []store.ZoneRequest{charge.ChargeRequest()}
 			if allowed, _, err := r.Take(requests, nil); err != nil || !allowed || !slices.Equal(requests[0].Outcome.Decisions, c.charged[z]) {
 				return fmt.Sprintf("a charge: %v, %v: Go %+v, Lua %+v", allowed, err, c.charged[z], requests[0].Outcome.Decisions)
 			}

@@ -470,6 +470,14 @@ func (p *program) correct(of int, refund, charge int64) {
 		}
 		if p.chargesAnew(z, last.correction) {
 			r := algorithms.ZoneRequest{Mode: algorithms.Settle, Cost: charge}
+			c := store.Correction{Request: &q}
+			if c.ChargeRequest().ReservedID != "" {
+				living, stepped := slices.Clone(state.reserved).Living(last.now, p.expiry)
+				r.Reserved = &algorithms.ReservedCheck{Events: living.InFlight()}
+				if stepped {
+					state.reserved = living
+				}
+			}
 			for n, l := range q.Limits {
 				r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &state.budgets[n]})
 			}

@@ -184,15 +184,15 @@ func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (repor
 		if c.Refund > 0 {
 			tx.refund(i, c.Request, c.Refund)
 		}
+		if c.Releases() {
+			tx.release(i, c.Request)
+		}
 		if c.Charges() {
-			tx.charge(i, c.Request, c.Charge)
+			tx.charge(i, c)
 			if report := c.Charged; report != nil {
 				decisions := slices.Clone(tx.charged[0].Outcome.Decisions)
 				reports = append(reports, func() { report(decisions) })
 			}
-		}
-		if c.Releases() {
-			tx.release(i, c.Request)
 		}
 		if c.Leave && c.Request.Outcome.Slots.Taken {
 			tx.leaveSlot(i, c.Request)

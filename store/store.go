@@ -159,7 +159,7 @@ type ZoneRequest struct {
 	// no bound.
 	Slots *Slots
 	// ReservedID, if not empty, names the count of reserved events of the zone: [ReservedID] makes it. What the request
-	// is charged is reserved until a Correction says that it has settled. Mode must be Binary.
+	// is charged is reserved until a Correction says that it has settled. Mode must be Binary, or [algorithms.Settle].
 	ReservedID string
 	// Ban bans the key after repeated denials. If Ban is nil, the zone never bans.
 	Ban *Ban
@@ -295,6 +295,16 @@ type Correction struct {
 
 // Charges reports whether the correction charges anything, or must be told the decisions.
 func (c *Correction) Charges() bool { return c.Charge > 0 || c.Charged != nil }
+
+// ChargeRequest returns the request that makes the Charge. It looks at what is reserved only for calendars, which claim
+// what is used.
+func (c *Correction) ChargeRequest() ZoneRequest {
+	r := ZoneRequest{Zone: c.Request.Zone, Key: c.Request.Key, Limits: c.Request.Limits, Mode: algorithms.Settle, Cost: c.Charge}
+	if slices.ContainsFunc(r.Limits, func(l Limit) bool { return l.Algorithm().Calendar }) {
+		r.ReservedID = c.Request.ReservedID
+	}
+	return r
+}
 
 // Releases reports whether the correction ends a reservation.
 func (c *Correction) Releases() bool { return c.Settled && c.Request.Outcome.Reserved.Added > 0 }

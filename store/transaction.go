@@ -282,14 +282,12 @@ func (tx *transaction) refund(request int, r *ZoneRequest, n int64) {
 	}
 }
 
-// charge charges n events to each limit of a request in mode Settle.
-func (tx *transaction) charge(request int, r *ZoneRequest, n int64) {
+// charge makes the Charge of a correction.
+func (tx *transaction) charge(request int, c *Correction) {
 	tx.clearItems()
-	c := &tx.charged[0]
-	*c = ZoneRequest{
-		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: algorithms.Settle, Cost: n,
-		Outcome: Outcome{Decisions: c.Outcome.Decisions},
-	}
+	decisions := tx.charged[0].Outcome.Decisions
+	tx.charged[0] = c.ChargeRequest()
+	tx.charged[0].Outcome.Decisions = decisions
 	tx.decide(request, tx.charged[:])
 }
 

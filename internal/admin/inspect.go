@@ -204,8 +204,8 @@ func newLimitView(l *algorithms.Limit, d algorithms.Decision) adminapi.Limit {
 	v := adminapi.Limit{
 		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
 	}
-	if used, ok := l.Used(d); ok {
-		v.Used = &used
+	if l.Algorithm().Calendar {
+		v.Used = &d.Used
 	}
 	if d.Remaining > 0 {
 		d.MoreAfter = 0

@@ -245,8 +245,8 @@ func (o *oracle) peek(n int, override string, keys []string) (used, inFlight map
 				return
 			}
 			if len(b.Limits) > 0 {
-				d, isCalendar := r[0].Outcome.Decisions[0], false
-				if used[key], isCalendar = b.Limits[0].Used(d); !isCalendar {
+				d := r[0].Outcome.Decisions[0]
+				if used[key] = d.Used; !b.Limits[0].Algorithm().Calendar {
 					used[key] = b.Limits[0].Events - d.Remaining
 				}
 			}

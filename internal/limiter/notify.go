@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// notify reports the shares of calendars that are used. A decision shows a share that is used and not claimed. Then the
+// notify reports the shares of calendars that are used, beside what is reserved. A decision shows a share that is used and not claimed. Then the
 // store lets one request of all instances claim it, and this request reports it. So nothing is lost or reported twice if
 // decisions are lost, undone or made again. Local budgets know only what this instance was asked.
 func (state *State) notify() {
@@ -25,7 +25,7 @@ func (state *State) notify() {
 		}
 		if len(claimed) > 0 {
 			claim := store.Correction{
-				Request: &store.ZoneRequest{Zone: e.ZoneRequest.Zone, Key: e.Key, Limits: claimed},
+				Request: &store.ZoneRequest{Zone: e.ZoneRequest.Zone, Key: e.Key, Limits: claimed, ReservedID: e.ReservedID},
 				Charged: state.reporter(e, claimed),
 			}
 			state.Limiter.Store.Correct([]store.Correction{claim}, state.Limiter.ReportCorrectionFailure)

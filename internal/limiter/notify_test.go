@@ -133,6 +133,54 @@ func TestNotifyBehindSlotLine(t *testing.T) {
 	}
 }
 
+// What is reserved isn't used yet. A share is reported when a response tells that it is used, or when a reservation is old.
+func TestNotifyOfReserved(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		t.Run(fmt.Sprint("shadow ", shadow), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNotifyTest(t, inMemory(), "year", "month", "day")
+				reports := func(shares ...string) (reports []string) {
+					for _, period := range []string{"year", "month", "day"} {
+						for _, share := range shares {
+							reports = append(reports, fmt.Sprintf("a %s%% calendar 10 %s", share, period))
+						}
+					}
+					return reports
+				}
+				begin := func(cost int64) *State {
+					ask := n.ask("a", cost)
+					ask.reserves, ask.shadow = true, shadow
+					state, err := n.decide(t.Context(), ask)
+					if err != nil || !state.Allowed {
+						t.Fatal(state.Allowed, err)
+					}
+					state.limitReservations()
+					return state
+				}
+				settle := func(state *State, trueCost int64) {
+					e := &state.Entries[0]
+					e.TrueCost, e.Settled = trueCost, true
+					state.sendCorrections()
+				}
+				first, second := begin(5), begin(5)
+				n.want(t, "while all is reserved")
+				settle(first, 1)
+				settle(second, 2)
+				n.want(t, "with 3 of 10 used")
+				first, second = begin(3), begin(2)
+				settle(first, 3)
+				n.want(t, "with 6 of 10 used, and 2 reserved", reports("45")...)
+				time.Sleep(maxReservation) // virtual time
+				synctest.Wait()
+				n.want(t, "with 8 of 10 used", reports("80")...)
+				settle(second, 0)
+				settle(begin(2), 4)
+				n.want(t, "with 10 of 10 used", reports("100")...)
+			})
+		})
+	}
+}
+
 // A client that leaves while its request is delayed gets its charge back, so nothing is reported.
 func TestNotifyOfClientThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -112,11 +112,10 @@ func (state *State) correct(ends bool) {
 			e.corrected = true
 			if e.Settled {
 				c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
-				if c.Charge > 0 {
-					c.Charged = state.reporter(e, e.Limits)
-				}
 			}
-			c.Settled = e.endReservation()
+			if c.Settled = e.endReservation(); c.Settled || c.Charge > 0 { // more is used
+				c.Charged = state.reporter(e, e.Limits)
+			}
 			if e.Zone.Settle != nil {
 				e.countCharge()
 			}

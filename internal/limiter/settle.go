@@ -110,10 +110,10 @@ func (state *State) limitReservations() {
 			lasts = min(lasts, time.Duration(l.Limit.Window)*time.Microsecond)
 		}
 		r := *e.ZoneRequest // a copy, because the request may end at the same time
-		r.Limits, r.Slots, r.Outcome.Decisions = nil, nil, nil
-		l := state.Limiter
+		r.Outcome.Decisions = nil
+		l, charged := state.Limiter, state.reporter(e, e.Limits)
 		e.reservation = time.AfterFunc(lasts, func() {
-			released := []store.Correction{{Request: &r, Settled: true}}
+			released := []store.Correction{{Request: &r, Settled: true, Charged: charged}}
 			l.Store.Correct(released, l.ReportCorrectionFailure)
 			l.SlotLines.Wake(released)
 		})

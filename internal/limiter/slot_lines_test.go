@@ -50,6 +50,7 @@ type slotAsk struct {
 	mode      algorithms.Mode
 	ban       *store.Ban
 	shadow    bool
+	reserves  bool // what is charged
 }
 
 // decide lets the handler decide a request. The caller ends it with finish.
@@ -62,6 +63,9 @@ func (s *slotTest) decide(ctx context.Context, asks ...slotAsk) (*State, error) 
 		}
 		if a.slots > 0 {
 			r.Slots = &store.Slots{ID: store.SlotsID(a.zone, ""), Limit: a.slots}
+		}
+		if a.reserves {
+			r.ReservedID = store.ReservedID(a.zone, "")
 		}
 		state.Entries[i] = Entry{Zone: s.zones[a.zone], LimitSet: &LimitSet{}, ZoneRequest: r}
 	}

@@ -191,6 +191,47 @@ func testClaim(t *testing.T, s Store) {
 	take(2, nil, true, false)
 }
 
+// testClaimReserved claims a share of a calendar while events are reserved. They are not used until their request settles.
+func testClaimReserved(t *testing.T, s Store) {
+	calendar := Limit(t, "z", algorithms.Quota{Algorithm: "calendar", Events: 10, Period: "year"})
+	take := func(cost, used int64) store.ZoneRequest {
+		t.Helper()
+		r := newRequest("z", "reserved", cost, calendar)
+		r[0].ReservedID = store.ReservedID("z", "")
+		if d := r[0].Outcome; !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Used != used {
+			t.Errorf("a request of cost %d: %+v, want %d used", cost, d, used)
+		}
+		for events := range int64(10) {
+			if due := calendar.Crossed(r[0].Outcome.Decisions[0], 1+events); due != (events < used) {
+				t.Errorf("%d of 10 are due: %v, with %d used", 1+events, due, used)
+			}
+		}
+		return r[0]
+	}
+	settle := func(r store.ZoneRequest, refund, charge int64, want int) {
+		t.Helper()
+		claimed := 0
+		correctAt(t, s, start, store.Correction{
+			Request: &r, Refund: refund, Charge: charge, Settled: true,
+			Charged: func(d []algorithms.Decision) {
+				for events := range int64(10) {
+					if calendar.Crossed(d[0], 1+events) {
+						claimed++
+					}
+				}
+			},
+		})
+		if claimed != want {
+			t.Errorf("%d shares are claimed, want %d", claimed, want)
+		}
+	}
+	first, second := take(3, 0), take(4, 0)
+	settle(first, 3, 0, 0)
+	third := take(1, 0)
+	settle(second, 2, 0, 2)
+	settle(third, 0, 5, 6)
+}
+
 // testCorrectSeveral makes several corrections in one call, some of the same budget. They are made in
 // order.
 func testCorrectSeveral(t *testing.T, s Store) {

@@ -74,6 +74,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"gives back once dropped", testRefundAfterReset},
 		{"charges in addition", testCharge},
 		{"claims a share once", testClaim},
+		{"claims no reserved events", testClaimReserved},
 		{"corrects several", testCorrectSeveral},
 		{"corrects by its own clock", testCorrectOwnClock},
 		{"reserved events", testReserved},

@@ -104,11 +104,10 @@ func (m *Message) Take(requests []store.ZoneRequest) {
 	m.endOperation(done)
 }
 
-// Charge appends an operation that charges n events to the limits of a request in mode Settle.
-func (m *Message) Charge(r *store.ZoneRequest, n int64) {
-	done := m.beginOperation(kindTake, 0, 1)
-	limits := store.ZoneRequest{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
-	m.appendZone(&limits, algorithms.Settle, n, 0)
+// Charge appends an operation that makes the Charge of a correction.
+func (m *Message) Charge(c *store.Correction) {
+	done, r := m.beginOperation(kindTake, 0, 1), c.ChargeRequest()
+	m.appendZone(&r, r.Mode, r.Cost, 0)
 	m.endOperation(done)
 }
 

@@ -85,7 +85,7 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 		for _, l := range q.Limits {
 			take.Zones[0].Budgets = append(take.Zones[0].Budgets, budget(&q, l))
 		}
-		m.Charge(&q, 3)
+		m.Charge(&store.Correction{Request: &q, Charge: 3})
 		return Operation{Take: take}
 	}
 	take, requests := &Take{Overrides: []Override{}, Zones: []Zone{}}, []store.ZoneRequest(nil)

@@ -71,6 +71,9 @@ func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *admi
 		r := &requests[i]
 		r.Zone, r.Key, r.Peek, r.Shadow = z.Name, z.ShortKey(key), true, true
 		r.Limits, r.Slots = distinctLimits(sets[i], i), z.DefaultSet.Budgets[i].Slots
+		if z.Settle != nil && len(r.Limits) > 0 {
+			r.ReservedID = z.DefaultSet.Budgets[i].ReservedID
+		}
 		if bans := z.bansFor(sets[i]); bans != nil {
 			r.Ban = bans[i]
 		}
@@ -183,7 +186,7 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 	for _, set := range sets {
 		for _, l := range distinctLimits([]limiter.NamedSet{set}, alternative) {
 			j := indexOfLimit(r.Limits, l)
-			view := newLimitView(r.GrantedLimit(j), r.Outcome.Decisions[j])
+			view := newLimitView(r, j)
 			if set.Option == "plan" {
 				view.Plan = &set.Value
 			}
@@ -199,13 +202,19 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 	return b
 }
 
-// newLimitView returns the view of a limit with the decision of a peek.
-func newLimitView(l *algorithms.Limit, d algorithms.Decision) adminapi.Limit {
+// newLimitView returns the view of a limit of a peek.
+func newLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
+	l, d := r.GrantedLimit(limit), r.Outcome.Decisions[limit]
 	v := adminapi.Limit{
 		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
 	}
-	if l.Algorithm().Calendar {
-		v.Used = &d.Used
+	switch {
+	case l.Algorithm().Calendar:
+		v.Used, v.Reserved = &d.Used, r.Outcome.Reserved.Events
+	case r.ReservedID != "" && !l.Algorithm().BinaryOnly: // smooth counts no events
+		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining) // time may have given some back
+		used := l.Burst - v.Remaining - v.Reserved
+		v.Used = &used
 	}
 	if d.Remaining > 0 {
 		d.MoreAfter = 0

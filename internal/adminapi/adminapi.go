@@ -92,7 +92,8 @@ type Budgets struct {
 type Limit struct {
 	Plan      *string `json:"plan,omitempty"`
 	Limit     string  `json:"limit"`
-	Used      *int64  `json:"used,omitempty"` // nil if the limit is no calendar
+	Used      *int64  `json:"used,omitempty"`     // nil unless the limit is a calendar, or of a zone with settle
+	Reserved  int64   `json:"reserved,omitempty"` // by requests in flight of a zone with settle; it is neither used nor remaining
 	Remaining int64   `json:"remaining"`
 	// RetryAfter is how long until one event fits: 0 if one fits now, null if none ever will.
 	RetryAfter *float64 `json:"retry_after_seconds"`
@@ -205,7 +206,7 @@ type Explanation struct {
 // that delay it longest.
 type Decision struct {
 	Zone       string   `json:"zone"`
-	Reason     string   `json:"reason"` // limit, concurrency, ban, body, or store
+	Reason     string   `json:"reason"` // limit, reserved, concurrency, ban, body, or store
 	Limit      string   `json:"limit,omitempty"`
 	RetryAfter *float64 `json:"retry_after_seconds"` // null if no wait helps
 }

@@ -217,7 +217,11 @@ func addZone(t *terminal.Table, z adminapi.ExplainedZone) {
 		from = " (" + planText(*z.Plan) + ")"
 	}
 	for _, l := range z.Limits {
-		row(printable(l.Limit)+from, count(l.Remaining), freesIn(l))
+		remaining := count(l.Remaining)
+		if l.Reserved > 0 {
+			remaining += fmt.Sprintf(" (%s reserved)", count(l.Reserved))
+		}
+		row(printable(l.Limit)+from, remaining, freesIn(l))
 	}
 	if z.Concurrency != nil {
 		row(fmt.Sprintf("concurrency %d", z.Concurrency.Limit), count(max(z.Concurrency.Limit-z.Concurrency.InUse, 0)), "")

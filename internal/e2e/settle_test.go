@@ -152,30 +152,48 @@ func TestSettleWithoutResponse(t *testing.T) {
 }
 
 // Requests in flight reserve their cost. So no more of them pass at once than remain, even if none
-// is charged in the end.
+// is charged in the end. A key shows what is used and what is reserved.
 func TestSettleReserves(t *testing.T) {
 	t.Parallel()
-	g := startGate(t)
-	c := caddytest.Start(t, gated(g, "zone z {\n fixed_window 3 1h\n settle {\n match status 401\n wait 0\n }\n}"))
-	var held []<-chan int
-	for range 3 {
-		held = append(held, c.Hold(t.Context(), "/hold"))
-	}
-	g.wait(t, 3)
-	for range 7 {
-		c.Get(t, "/").Want(t, 429, "Retry-After", "1")
-	}
-	for range held { // the gate lets them pass in any order
-		g.pass <- struct{}{}
-	}
-	for _, done := range held {
-		if status := <-done; status != 200 {
-			t.Errorf("status %d of a request in flight", status)
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		c := caddytest.Start(t, strings.Replace(gated(g, "zone api {\n key k\n fixed_window 4 1h\n settle {\n match status 401\n wait 0\n }\n}\n"+use),
+			"@ready", "@wrong path /401\nrespond @wrong 401\n@ready", 1))
+		show := func(want string) {
+			t.Helper()
+			caddytest.EventuallySees(t, want, func() string {
+				l := seenKey(t, c, "k").Budgets[0].Limits[0]
+				return fmt.Sprintf("%d used, %d reserved, %d remaining", *l.Used, l.Reserved, l.Remaining)
+			}, func(got string) bool { return got == want })
 		}
-	}
-	for range 10 {
-		c.Get(t, "/").Want(t, 200)
-	}
+		c.Get(t, "/401").Want(t, 401)
+		show("1 used, 0 reserved, 3 remaining")
+		var held []<-chan int
+		for range 3 {
+			held = append(held, c.Hold(t.Context(), "/hold"))
+		}
+		g.wait(t, 3)
+		show("1 used, 3 reserved, 0 remaining")
+		for range 7 {
+			c.Get(t, "/").Want(t, 429, "Retry-After", "1")
+		}
+		x := c.ExplainPath(t, "/")
+		if z := x.Handlers[0].Zones[0]; x.Verdict != "denied" || x.Decides.Reason != "reserved" || z.Limits[0].Reserved != 3 {
+			t.Errorf("explained: %+v", x)
+		}
+		for range held { // the gate lets them pass in any order
+			g.pass <- struct{}{}
+		}
+		for _, done := range held {
+			if status := <-done; status != 200 {
+				t.Errorf("status %d of a request in flight", status)
+			}
+		}
+		for range 10 {
+			c.Get(t, "/").Want(t, 200)
+		}
+		show("1 used, 0 reserved, 3 remaining")
+	})
 }
 
 // The additional cost of a response is charged to the limits of its request, also if the key gets

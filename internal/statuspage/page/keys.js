@@ -84,10 +84,11 @@ function limitBar(l) {
 	const all = capacity(l.limit);
 	const left = all === null ? `${integer.format(l.remaining)} left` : `${integer.format(l.remaining)} of ${integer.format(all)} left`;
 	const used = l.used === undefined ? '' : `${integer.format(l.used)} used · `;
+	const reserved = l.reserved ? `${integer.format(l.reserved)} reserved · ` : '';
 	const full = l.reset_after_seconds > 0 ? ` · full again in ${formatSpan(l.reset_after_seconds)}` : '';
 	return element('li', { class: 'limit' },
 		element('code', {}, l.limit), l.plan ? element('span', { class: 'badge' }, `plan ${l.plan}`) : null,
-		bar(all ? l.remaining / all : l.remaining > 0 ? 1 : 0, `${used}${left} · ${whenFree(l.retry_after_seconds)}${full}`, l.retry_after_seconds !== 0));
+		bar(all ? l.remaining / all : l.remaining > 0 ? 1 : 0, `${used}${reserved}${left} · ${whenFree(l.retry_after_seconds)}${full}`, l.retry_after_seconds !== 0));
 }
 
 function budgetList(b) {

@@ -51,15 +51,6 @@ func TestBanTimeline(t *testing.T) {
 		ban   Ban
 		steps []step
 	}{
-		{"at once, and all as long", Ban{1, day, hour, hour}, []step{
-			{0, false, 0}, // which the limit allows
-			{0, false, hour},
-			{1, true, hour - 1},
-			{hour - 2, true, 1},
-			{1, false, hour},
-			{hour - 1, true, 1},
-			{1, false, hour},
-		}},
 		{"after three in a window", Ban{3, minute, hour, hour}, []step{
 			{0, false, 0},
 			{0, false, 0},
@@ -70,16 +61,6 @@ func TestBanTimeline(t *testing.T) {
 			{hour, false, 0}, // those before the ban don't count
 			{0, false, 0},
 			{0, false, hour},
-		}},
-		{"doubles up to max, and is forgotten", Ban{1, day, hour, 5 * hour}, []step{
-			{0, false, 0},
-			{0, false, hour},
-			{hour, false, 2 * hour},
-			{2 * hour, false, 4 * hour},
-			{4 * hour, false, 5 * hour},
-			{5 * hour, false, 5 * hour},
-			{10*hour - 1, false, 5 * hour}, // as long again after its end, but for 1 µs
-			{10 * hour, false, hour},
 		}},
 		{"the clock steps back", Ban{2, minute, hour, 8 * hour}, []step{
 			{0, false, 0},
@@ -218,54 +199,6 @@ func TestBanManyTimes(t *testing.T) {
 			t.Fatalf("ban %d ends in %d, want %d", n+1, rest, want)
 		}
 		want = min(2*want, maxSpan/2)
-	}
-}
-
-// The lack of a slot doesn't count, and nothing takes a slot while a ban stands.
-func TestBanAndSlots(t *testing.T) {
-	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
-	slots := &SlotsCheck{Limit: 1}
-	z.zone.Slots = slots
-	z.take(0)
-	if !slots.Taken || slots.InFlight != 1 {
-		t.Errorf("%+v, want a slot taken", slots)
-	}
-	*z.zone.Checks[0].State = State{}
-	for range 3 {
-		if _, rest, reset := z.take(0); rest != 0 || reset != 0 || slots.Taken || slots.InFlight != 1 {
-			t.Errorf("a ban for %d after the lack of a slot, %+v", rest, slots)
-		}
-	}
-	slots.InFlight = 0
-	z.take(0)
-	slots.InFlight = 0
-	if _, rest, _ := z.take(0); rest != minute || slots.Taken || slots.InFlight != 0 {
-		t.Errorf("a ban for %d after a denial by a limit, %+v", rest, slots)
-	}
-	*z.zone.Checks[0].State = State{}
-	if stood, _, _ := z.take(1); !stood || slots.Taken || slots.InFlight != 0 {
-		t.Errorf("stood %v, %+v, want no slot taken during a ban", stood, slots)
-	}
-}
-
-// A request takes a slot of every zone or of none; shadows have no vote.
-func TestSlots(t *testing.T) {
-	for limit := range int64(4) {
-		for inFlight := range int64(5) {
-			for _, shadow := range []bool{false, true} {
-				for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
-					one, other := &SlotsCheck{Limit: limit, InFlight: inFlight}, &SlotsCheck{Limit: 2, InFlight: 1}
-					free := inFlight < limit
-					allowed := Take([]ZoneRequest{{Slots: one, Shadow: shadow, Mode: mode, Cost: limit}, {Slots: other}}, second)
-					if allowed != (free || shadow) || one.Taken != free || other.Taken != allowed {
-						t.Errorf("%d of %d in flight, shadow %v: allowed %v, %+v, %+v", inFlight, limit, shadow, allowed, one, other)
-					}
-					if one.Taken != (one.InFlight == inFlight+1) || other.Taken != (other.InFlight == 2) {
-						t.Errorf("%d of %d in flight: counted as %+v, %+v", inFlight, limit, one, other)
-					}
-				}
-			}
-		}
 	}
 }
 

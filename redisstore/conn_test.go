@@ -116,46 +116,6 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A Redis that becomes a replica fails, and its connections are closed. The next request resolves
-// the address again.
-func TestDemoted(t *testing.T) {
-	redistest.Long(t)
-	t.Parallel()
-	server, master := redistest.Start(t), redistest.Start(t)
-	ctx := context.Background()
-	s := open(t, redisstore.Options{Address: server.Addr})
-	connections := func() (ids string) {
-		for line := range strings.Lines(server.Client.ClientList(ctx).Val()) {
-			if strings.Contains(line, "cmd=evalsha") || strings.Contains(line, "cmd=script") {
-				ids += strings.Fields(line)[0] + " "
-			}
-		}
-		return ids
-	}
-	charged := request(t, "k")
-	if _, err := s.Take(ctx, charged); err != nil {
-		t.Fatal(err)
-	}
-	host, port, _ := net.SplitHostPort(master.Addr)
-	for name, call := range map[string]func() error{
-		"take":   func() error { _, err := s.Take(ctx, request(t, "k")); return err },
-		"refund": func() error { return refund(s, charged, 1) },
-		"check":  func() error { return s.Check(ctx) },
-	} {
-		server.Client.ReplicaOf(ctx, "no", "one")
-		if _, err := s.Take(ctx, charged); err != nil {
-			t.Fatal(name, err)
-		}
-		before := connections()
-		server.Client.ReplicaOf(ctx, host, port)
-		wantReason(t, name, call(), store.ReasonReply)
-		redistest.WaitForState(t, name+": the connections "+before+"to a demoted primary to close", func() (any, bool) {
-			after := connections()
-			return after, before != "" && !strings.Contains(after, before)
-		})
-	}
-}
-
 // A Sentinel that is down does not keep a store from using the others. Wrong settings lead to errors with the right
 // reason and without secrets.
 func TestSentinelSettings(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 )
 
 // A Redis that denies a command fails every request with the same reason, charges nothing, and
-// fails its check. It decides again once it allows the command.
+// fails its check. It decides again once it allows the command. If it has become a replica, its connections are
+// closed. So the next request resolves the address again.
 func TestRefusingRedis(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -73,6 +74,13 @@ func TestRefusingRedis(t *testing.T) {
 				}
 				return r[0].Outcome.Decisions[0].Remaining, nil
 			}
+			closes := func(after string) {
+				if test.name == "a replica" {
+					redistest.WaitFor(t, "the connections to close after "+after, func() bool {
+						return !strings.Contains(server.Client.ClientList(ctx).Val(), "user=limiter")
+					})
+				}
+			}
 			if left, err := take(); left != 9 || err != nil {
 				t.Fatal(left, err)
 			}
@@ -82,15 +90,17 @@ func TestRefusingRedis(t *testing.T) {
 			if err := test.fail(server.Client); err != nil {
 				t.Fatal(err)
 			}
+			if err := s.Check(ctx); err == nil {
+				t.Error("the check finds nothing")
+			}
+			closes("a check")
 			for range 3 {
 				var failed *store.Error
 				if _, err := take(); !errors.As(err, &failed) || failed.Reason != test.reason {
 					t.Errorf("Take: %v, want an error with reason %s", err, test.reason)
 				}
 			}
-			if err := s.Check(ctx); err == nil {
-				t.Error("the check finds nothing")
-			}
+			closes("a take")
 			if err := test.recover(server.Client); err != nil {
 				t.Fatal(err)
 			}

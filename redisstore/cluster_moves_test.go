@@ -22,32 +22,7 @@ func ends(t *testing.T, c *redistest.Cluster, slot int) (from, to *redistest.Ser
 	return from, to
 }
 
-// While a slot moves, a key that is on neither node yet begins on the new one.
-func testClusterAsks(t *testing.T, c *redistest.Cluster) {
-	s := openCluster(t, c, redisstore.Options{})
-	ctx := context.Background()
-	slot := c.Slot(t, "new")
-	from, to := ends(t, c, slot)
-	c.BeginMove(t, slot, from, to)
-	r := request(t, "new")
-	for want := int64(9); want >= 7; want-- {
-		if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != want {
-			t.Fatalf("allowed %v, error %v, %+v, want %d remaining", allowed, err, r[0].Outcome.Decisions, want)
-		}
-	}
-	if err := refund(s, r, 1); err != nil {
-		t.Fatal(err)
-	}
-	if n := to.Client.ClusterCountKeysInSlot(ctx, slot).Val(); n != 1 {
-		t.Errorf("the new node has %d keys of the slot, want 1", n)
-	}
-	c.EndMove(t, slot, from, to)
-	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != 7 {
-		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Outcome.Decisions)
-	}
-}
-
-// It also doesn't trouble a log that has only expired entries.
+// A slot that moves doesn't trouble a log that has only expired entries.
 func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 	const hour = 3_600_000_000
 	s := openCluster(t, c, redisstore.Options{})

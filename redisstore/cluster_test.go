@@ -41,16 +41,14 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := startPatientCluster(t)
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
-		"conforms":                          testClusterConforms,
-		"refunds what one key denies":       testClusterSeveralKeys,
-		"a key begins while its slot moves": testClusterAsks,
-		"a log ends while its slot moves":   testClusterMovesLogs,
-		"is checked while a slot moves":     testClusterChecks,
-		"moves overrides":                   testClusterMovesOverrides,
-		"settings":                          testClusterSettings,
-		"nodes don't say where they are":    testClusterNoHosts,
-		"decides as one store does":         testClusterParity,
-		"sums up its nodes":                 testClusterStats,
+		"conforms":                        testClusterConforms,
+		"a log ends while its slot moves": testClusterMovesLogs,
+		"is checked while a slot moves":   testClusterChecks,
+		"moves overrides":                 testClusterMovesOverrides,
+		"settings":                        testClusterSettings,
+		"nodes don't say where they are":  testClusterNoHosts,
+		"decides as one store does":       testClusterParity,
+		"sums up its nodes":               testClusterStats,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -126,50 +125,6 @@ func TestClosedConnections(t *testing.T) {
 		if err := server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// Requests of keys with foreign values fail alone. Other requests in their script calls succeed,
-// and the store stays in use.
-func TestPoisonedKeys(t *testing.T) {
-	server := redistest.Shared(t)
-	ctx := t.Context()
-	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: patient}, 1))
-	b := store.NewBreaker(s, nil)
-	defer b.Close()
-	const each = 50
-	for i := range each { // text that is as long as a budget, and one that isn't
-		key := fmt.Sprintf("caddy_rl:{bad %d}:%s", i, request(t, "k")[0].Limits[0].ID)
-		server.Client.Set(ctx, key, strings.Repeat("x", 16-i%2), 0)
-	}
-	if _, err := b.Take(ctx, request(t, "k")); err != nil { // the script is there
-		t.Fatal(err)
-	}
-	var together [][]store.ZoneRequest
-	for i := range each {
-		together = append(together, request(t, fmt.Sprint("good ", i)), request(t, fmt.Sprint("bad ", i)))
-	}
-	errs := make([]error, len(together))
-	if messages := redisstore.TakeTogether(s, together, errs); messages != 1 {
-		t.Errorf("%d messages, want 1", messages)
-	}
-	for i, err := range errs {
-		if i%2 == 1 {
-			wantReason(t, "taking from a value that is not a budget", err, store.ReasonKey, "bad ")
-		} else if r := together[i][0]; err != nil || r.Outcome.Decisions[0].Remaining != 9 {
-			t.Errorf("%v, %+v", err, r.Outcome.Decisions)
-		}
-	}
-	for i := range each {
-		_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
-		wantReason(t, "taking from a value that is not a budget", err, store.ReasonKey)
-	}
-	r := request(t, "bad 0")
-	r[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: 1, B: 1}}}
-	wantReason(t, "giving back to a value that is not a budget", refund(b, r, 1), store.ReasonKey)
-	wantReason(t, "charging a value that is not a budget", correct(b, store.Correction{Request: &r[0], Charge: 1}), store.ReasonKey)
-	if b.Open() {
-		t.Error("the store is not asked any more")
 	}
 }
 

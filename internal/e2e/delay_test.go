@@ -4,42 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// Requests that are held when their configuration ends are held to the end, and pass.
-func TestDelayDuringReload(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		config := gated(g, "zone api {\n key static\n concurrency 1\n delay 10h\n}\n"+use)
-		c := caddytest.Start(t, config)
-		first := c.Hold(t.Context(), "/hold")
-		g.wait(t, 1)
-		held := make(chan caddytest.Response, 1)
-		go func() {
-			r, _ := c.Do("GET", "http://"+c.Site+"/", "")
-			held <- r
-		}()
-		c.WaitForWaiters(t, 1)
-		c.Reload(t, strings.Replace(config, "test_hold\n", "header X-Configuration next\n", 1))
-		c.WaitForWaiters(t, 1)
-		g.pass <- struct{}{}
-		if status := <-first; status != 200 {
-			t.Errorf("the request before it ended with %d", status)
-		}
-		r := <-held
-		if r.Response == nil {
-			t.Fatal("the delayed request got no response")
-		}
-		r.Want(t, 200, "X-Configuration", "")
-		c.Get(t, "/").Want(t, 200, "X-Configuration", "next")
-	})
-}
 
 // A charge that can't be given back is reported, and nothing else happens.
 func TestDelayRefundFails(t *testing.T) {

@@ -55,75 +55,54 @@ func TestOnStoreError(t *testing.T) {
 	}
 }
 
-// With a wrong password on_store_error decides. One warning names the reason, and nothing shows the
-// password. Redis decides once it accepts the password.
-func TestWrongPassword(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	user := func(rules ...string) {
-		t.Helper()
-		if err := server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	user("on", ">right", "~*", "+@all")
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 5 1000h\n}\nredis %s {\n username limiter\n password {env.TEST_SECRET}\n timeout 30s\n}\non_store_error deny", server.Addr)))
-	c.WaitForLog(t, "Redis fails, and is not asked until it works again")
-	if statuses := caddytest.Flood(t, 100, 8, "/", c); statuses[503] != 100 {
-		t.Errorf("statuses %v", statuses)
-	}
-	shown, err := c.Do("GET", "http://"+c.Admin+"/config/", "")
-	if err != nil || strings.Contains(shown.Text, caddytest.Secret) || !strings.Contains(shown.Text, `"password":"{env.TEST_SECRET}"`) {
-		t.Errorf("%v, the admin API shows %s", err, shown.Text)
-	}
-	for _, once := range []string{"Redis did not pass the check", "Redis fails", "WRONGPASS"} {
-		want := 1
-		if once == "WRONGPASS" { // in each of these
-			want = 2
-		}
-		if n := strings.Count(c.Logged(), once); n != want {
-			t.Errorf("the log says %q %d times, want %d", once, n, want)
-		}
-	}
-	user(">" + caddytest.Secret)
-	c.WaitForLog(t, "Redis works again")
-	if statuses := caddytest.Flood(t, 10, 2, "/", c); statuses[200] != 5 || statuses[429] != 5 {
-		t.Errorf("afterwards: %v", statuses)
-	}
-	if strings.Contains(c.Logged(), caddytest.Secret) {
-		t.Error("the password is in the log")
-	}
-}
-
-// A user without a permission that the scripts need is found before any request is half charged.
-// Redis decides once the user has the permission.
+// A user with a wrong password, or without a permission that the scripts need, is found before any request is half charged.
+// Until Redis accepts the user, on_store_error decides. The log says why once for each check that fails, and nothing shows
+// the password.
 func TestRedisWithoutPermission(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	user := func(rules ...string) {
-		t.Helper()
-		if err := server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	user("on", ">secret", "~*", "+@all", "-setrange")
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 5 1h\n sliding_log 5 1h\n}\nredis %s {\n username limiter\n password secret\n timeout 30s\n}\non_store_error deny", server.Addr)))
-	c.WaitForLog(t, "Redis did not pass the check at the start: until it does, on_store_error decides")
-	c.WaitForLog(t, "Redis fails, and is not asked until it works again")
-	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 1")
-	if n := c.Times(t, "run ACL LOG as an administrator: the user needs ~caddy_rl:* and"); n != 2 { // at the start, and for the outage
-		t.Errorf("%d messages say how to find the missing permission, want 2", n)
-	}
-	if statuses := caddytest.Flood(t, 20, 4, "/", c); statuses[503] != 20 {
-		t.Errorf("statuses %v", statuses)
-	}
-	if keys := server.Client.Keys(t.Context(), "*:api:*").Val(); len(keys) > 0 {
-		t.Errorf("charged: %q", keys)
-	}
-	user("+setrange")
-	c.WaitForLog(t, "Redis works again")
-	if statuses := caddytest.Flood(t, 10, 2, "/", c); statuses[200] != 5 || statuses[429] != 5 {
-		t.Errorf("afterwards: %v", statuses)
+	for reason, test := range map[string]struct{ denies, accepts []string }{
+		"WRONGPASS": {[]string{">right"}, []string{">" + caddytest.Secret}},
+		"run ACL LOG as an administrator: the user needs ~caddy_rl:* and": {[]string{">" + caddytest.Secret, "-setrange"}, []string{"+setrange"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			user := func(rules ...string) {
+				t.Helper()
+				if err := server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			user(append([]string{"on", "~*", "+@all"}, test.denies...)...)
+			c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 5 1000h\n sliding_log 5 1000h\n}\nredis %s {\n username limiter\n password {env.TEST_SECRET}\n timeout 30s\n}\non_store_error deny", server.Addr)))
+			const start, outage = "Redis did not pass the check at the start: until it does, on_store_error decides", "Redis fails, and is not asked until it works again"
+			c.WaitForLog(t, start)
+			c.WaitForLog(t, outage)
+			caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 1")
+			if statuses := caddytest.Flood(t, 100, 8, "/", c); statuses[503] != 100 {
+				t.Errorf("statuses %v", statuses)
+			}
+			for text, want := range map[string]int{start: 1, outage: 1, reason: 2} {
+				if n := c.Times(t, text); n != want {
+					t.Errorf("the log says %q %d times, want %d", text, n, want)
+				}
+			}
+			if keys := server.Client.Keys(t.Context(), "*:api:*").Val(); len(keys) > 0 {
+				t.Errorf("charged: %q", keys)
+			}
+			shown, err := c.Do("GET", "http://"+c.Admin+"/config/", "")
+			if err != nil || strings.Contains(shown.Text, caddytest.Secret) || !strings.Contains(shown.Text, `"password":"{env.TEST_SECRET}"`) {
+				t.Errorf("%v, the admin API shows %s", err, shown.Text)
+			}
+			user(test.accepts...)
+			c.WaitForLog(t, "Redis works again")
+			if statuses := caddytest.Flood(t, 10, 2, "/", c); statuses[200] != 5 || statuses[429] != 5 {
+				t.Errorf("afterwards: %v", statuses)
+			}
+			if strings.Contains(c.Logged(), caddytest.Secret) {
+				t.Error("the password is in the log")
+			}
+		})
 	}
 }
 

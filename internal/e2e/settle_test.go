@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -118,37 +117,6 @@ func loggedCharges(t *testing.T, log string, zones ...string) map[string]int64 {
 		}
 	}
 	return sums
-}
-
-// A client that leaves before the header of the response is charged, although the application may have done its
-// work: the response would have been one that match charges.
-func TestSettleWithoutResponse(t *testing.T) {
-	t.Parallel()
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		c := caddytest.Start(t, gated(g, `zone api {
-			concurrency 3
-		}
-		zone logins {
-			match path /hold
-			fixed_window 3 1000h
-			settle {
-				match status 401 403
-			}
-		}
-		`+use))
-		for range 3 {
-			ctx, leave := context.WithCancel(t.Context())
-			c.Hold(ctx, "/hold")
-			g.wait(t, 1)
-			leave()
-			g.wait(t, 0)          // Caddy doesn't wait for the upstream, and the next request must not be taken for this one
-			waitForSlots(t, c, 3) // the request is corrected
-		}
-		if status := <-c.Hold(t.Context(), "/hold"); status != 429 {
-			t.Errorf("status %d after three clients have left, want 429", status)
-		}
-	})
 }
 
 // Requests in flight reserve their cost. So no more of them pass at once than remain, even if none

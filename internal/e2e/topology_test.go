@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A Caddy by TLS and one by a unix socket decide as others do. Changed certificates count from the
-// next configuration on. A bad file changes nothing.
+// A Caddy by TLS decides as others do. Changed certificates count from the next configuration on. A bad file changes
+// nothing. TestUnixURL has unix sockets.
 func TestRedisByTLS(t *testing.T) {
 	t.Parallel()
 	certificates, others := redistest.NewCertificates(t), redistest.NewCertificates(t)
@@ -73,13 +73,4 @@ func TestRedisByTLS(t *testing.T) {
 	if err != nil || strings.Contains(shown.Text, "SECRET") || strings.Contains(shown.Text, "PRIVATE") {
 		t.Errorf("a secret is in what the admin API shows: %v %s", err, shown.Text)
 	}
-}
-
-func TestRedisByUnixSocket(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartUnix(t)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 1 1h 2\n}\nredis unix://%s?db=2 {\n timeout 30s\n}\non_store_error deny", server.Addr)))
-	c.Get(t, "/").Want(t, 200)
-	c.Get(t, "/").Want(t, 200)
-	c.Get(t, "/").Want(t, 429)
 }

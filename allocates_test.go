@@ -34,6 +34,7 @@ func handlersByWork(tb testing.TB) map[string]caddyhttp.MiddlewareHandler {
 		"denied":      `"d":{` + key + `,"limits":[{"algorithm":"gcra","events":1,"window":"100h"}]}`,
 		"two zones":   `"a":{` + key + `,` + limit + `},"b":{"limits":[{"algorithm":"gcra","events":1000000,"window":"1s"}]}`,
 		"concurrency": `"c":{` + key + `,` + limit + `,"concurrency":10}`,
+		"may wait":    `"w":{` + key + `,` + limit + `,"concurrency":10,"delay":{"max":"10s"}}`,
 		"ban":         `"e":{` + key + `,` + limit + `,"ban":{"duration":"1h"}}`,
 		"settle":      `"s":{` + key + `,` + limit + `,"settle":{"match":{"status_code":[401]}}}`,
 	} {
@@ -57,14 +58,15 @@ func serving(ctx context.Context, h caddyhttp.MiddlewareHandler) func() {
 }
 
 // The handler allocates the answer, a placeholder for it, and two header fields with their values. Denials, further
-// zones, and responses that are looked at cost more. settle also writes the charge into the line of the access log.
+// zones, and responses that are looked at cost more. A request that finds a slot allocates nothing for lines, also if it
+// could wait. settle also writes the charge into the line of the access log.
 func TestServeHTTPAllocates(t *testing.T) {
 	if racetest.Enabled {
 		t.Skip("allocations can't be counted")
 	}
 	handlers := handlersByWork(t)
 	nothing := testing.AllocsPerRun(1000, serving(context.Background(), handlers["nothing"]))
-	for name, want := range map[string]float64{"one limit": 4, "denied": 6, "two zones": 9, "concurrency": 6, "ban": 4, "settle": 14} {
+	for name, want := range map[string]float64{"one limit": 4, "denied": 6, "two zones": 9, "concurrency": 6, "may wait": 6, "ban": 4, "settle": 14} {
 		serve := serving(context.Background(), handlers[name])
 		for range 2000 { // the key is watched at first
 			serve()

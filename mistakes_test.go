@@ -328,7 +328,7 @@ func readLimitLine(line string) (*Zone, error) {
 	return z, readBlock(d, "a zone", z.options(), nil)
 }
 
-// Zones of one name must agree on each setting that identifies them.
+// Zones of one name must agree on each setting that identifies them, however it is written. They can exempt other requests.
 func TestDisagreements(t *testing.T) {
 	differs := map[string]string{
 		"key": "key static", "ipv4_prefix": "ipv4_prefix 24", "ipv6_prefix": "ipv6_prefix 64", "key_case": "key_case lower",
@@ -351,6 +351,20 @@ func TestDisagreements(t *testing.T) {
 		_, err := caddytest.Adapt(t, []byte(":80\n"+zone(first)+zone(differs[s.Name])))
 		if err == nil || !strings.Contains(err.Error(), "defined twice with different settings: "+s.Name+" is ") {
 			t.Errorf("%s: %v", s.Name, err)
+		}
+	}
+	for _, test := range []struct{ one, other, want string }{ // JSON is checked when it is provisioned
+		{`"ban":{"duration":"1h"}`, `"ban":{"duration":"60m","after":1,"max":"1h"}`, ""},
+		{`"ban":{"duration":"1h"}`, `"ban":{"duration":"1h","scope":"zone"}`, ""},
+		{`"ban":{"duration":"1h"}`, `"ban":null`, `ban is "1h0m0s after 1 max 1h0m0s" and not set`},
+		{`"ban":{"duration":"1h"}`, `"ban":{"duration":"1h","scope":"handler"}`, `ban is "1h0m0s after 1 max 1h0m0s" and "1h0m0s after 1 max 1h0m0s scope handler"`},
+		{`"ban":{"duration":"1h"}`, `"ban":{"duration":"1h","max":"2h"}`, `ban is "1h0m0s after 1 max 1h0m0s" and "1h0m0s after 1 max 2h0m0s"`},
+		{`"exempt":[{"path":["/a"]}]`, `"exempt":null`, ""},
+	} {
+		zone := `{"handler":"rate_limit","rate_limits":{"z":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}],%s}}}`
+		err := caddytest.Validate(handlerConfig(fmt.Sprintf(zone+","+zone, test.one, test.other)))
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s and %s: %v, want %q", test.one, test.other, err, test.want)
 		}
 	}
 }

@@ -15,13 +15,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-func TestNoUnixSocket(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartUnix(t)
-	_, err := open(t, redisstore.Options{Address: "unix://:SECRET@" + server.Addr + ".not?db=2"}).Take(context.Background(), request(t, "k"))
-	wantReason(t, "no socket", err, store.ReasonConnection, "SECRET")
-}
-
 // The parts of a unix URL become the right options.
 func TestUnixURL(t *testing.T) {
 	t.Parallel()
@@ -39,6 +32,8 @@ func TestUnixURL(t *testing.T) {
 	}
 	_, err := open(t, redisstore.Options{Address: server.Addr, Password: "SECRET"}).Take(context.Background(), request(t, "k"))
 	wantReason(t, "wrong password", err, store.ReasonPermission, "SECRET")
+	_, err = open(t, redisstore.Options{Address: "unix://:SECRET@" + server.Addr + ".not?db=2"}).Take(context.Background(), request(t, "k"))
+	wantReason(t, "no socket", err, store.ReasonConnection, "SECRET")
 }
 
 // read returns the certificates as options of a store.
@@ -95,6 +90,7 @@ func TestTLS(t *testing.T) {
 		{"host that the certificate doesn't name", "localhost:" + port, right, "right", store.ReasonConnection},
 		{"without TLS", server.Addr, redisstore.TLS{}, "right", store.ReasonConnection},
 		{"wrong password", server.Addr, right, "SECRET", store.ReasonPermission},
+		{"nobody there", "127.0.0.1:" + redistest.FreePort(t), right, "right", store.ReasonConnection},
 	}
 	for _, test := range tests {
 		_, err := open(t, redisstore.Options{Address: test.address, TLS: test.tls, Password: test.password}).Take(context.Background(), request(t, "k"))

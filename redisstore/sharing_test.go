@@ -18,19 +18,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// crowd calls f from many goroutines concurrently, many times each.
-func crowd(goroutines, each int, f func(goroutine, i int)) {
-	var wg sync.WaitGroup
-	for g := range goroutines {
-		wg.Go(func() {
-			for i := range each {
-				f(g, i)
-			}
-		})
-	}
-	wg.Wait()
-}
-
 // Concurrent requests share script calls, and each gets its own outcome. A request fails alone if a
 // foreign value is stored at its key. A foreign value at the key of an override counts as no
 // override.
@@ -41,35 +28,44 @@ func TestCallsAreShared(t *testing.T) {
 	server.Client.HSet(t.Context(), "caddy_rl:{poisoned}:"+poisoned[0].Limits[0].ID, "a", 1)
 	server.Client.HSet(t.Context(), "caddy_rl:{key 8}:"+store.OverrideID(poisoned[0].Zone), "a", 1)
 	var allowed, failed atomic.Int64
-	crowd(64, 50, func(g, i int) {
-		r := request(t, fmt.Sprint("key ", g))
-		if g == 7 {
-			r = request(t, "poisoned")
-		}
-		poisoned := g == 7
-		another := i%5 == 0 && g%2 == 0
-		switch {
-		case another:
-			r[0].Override = &store.Override{Text: "another"}
-		case g%2 == 0:
-			r[0].Override = new(store.Override)
-		}
-		ok, err := takePatiently(s, r)
-		var reason *store.Error
-		switch {
-		case poisoned && errors.As(err, &reason) && reason.Reason == store.ReasonKey && !strings.Contains(err.Error(), "poisoned"):
-			failed.Add(1)
-		case another:
-			var others *store.OverriddenError
-			if !errors.As(err, &others) || others.Overrides[0] != "" {
-				t.Errorf("%v, want it overridden by none", err)
+	var all sync.WaitGroup
+	for g := range 64 {
+		all.Go(func() {
+			for i := range 50 {
+				r := request(t, fmt.Sprint("key ", g))
+				if g == 7 {
+					r = request(t, "poisoned")
+				}
+				poisoned := g == 7
+				another := i%5 == 0 && g%2 == 0
+				switch {
+				case another:
+					r[0].Override = &store.Override{Text: "another"}
+				case g%2 == 0:
+					r[0].Override = new(store.Override)
+				}
+				ok, err := s.Take(t.Context(), r)
+				for store.IsBusy(err) { // the machine was too slow to send it in time
+					ok, err = s.Take(t.Context(), r)
+				}
+				var reason *store.Error
+				switch {
+				case poisoned && errors.As(err, &reason) && reason.Reason == store.ReasonKey && !strings.Contains(err.Error(), "poisoned"):
+					failed.Add(1)
+				case another:
+					var others *store.OverriddenError
+					if !errors.As(err, &others) || others.Overrides[0] != "" {
+						t.Errorf("%v, want it overridden by none", err)
+					}
+				case err != nil:
+					t.Error(err)
+				case ok:
+					allowed.Add(1)
+				}
 			}
-		case err != nil:
-			t.Error(err)
-		case ok:
-			allowed.Add(1)
-		}
-	})
+		})
+	}
+	all.Wait()
 	if allowed.Load() != 63*10 || failed.Load() != 50 {
 		t.Errorf("%d allowed and %d failed, want 63 keys of 10, and the 50 of the poisoned key", allowed.Load(), failed.Load())
 	}
@@ -81,31 +77,6 @@ func TestCallsAreShared(t *testing.T) {
 		"taking from": err, "giving back to": refund(s, other, 1), "charging": correct(s, store.Correction{Request: &other[0], Charge: 1}),
 	} {
 		wantReason(t, what+" a value that is not a budget", err, store.ReasonKey, "poisoned")
-	}
-}
-
-// Scripts that are flushed repeatedly are loaded again, and no request fails.
-func TestFlushedScripts(t *testing.T) {
-	server := redistest.Start(t) // a flush takes the scripts from all tests of a Redis
-	s := open(t, redisstore.Options{Address: server.Addr})
-	if _, err := s.Take(t.Context(), request(t, "first")); err != nil { // the script is there
-		t.Fatal(err)
-	}
-	var allowed atomic.Int64
-	crowd(16, 100, func(g, i int) {
-		if g == 0 && i > 0 && i%25 == 0 { // three times: a call whose script is flushed four times fails
-			server.Client.ScriptFlush(context.Background())
-		}
-		ok, err := takePatiently(s, request(t, "k"))
-		if err != nil {
-			t.Error(err)
-		}
-		if ok {
-			allowed.Add(1)
-		}
-	})
-	if allowed.Load() != 10 {
-		t.Errorf("%d of 1600 requests passed a limit of 10", allowed.Load())
 	}
 }
 

@@ -20,7 +20,7 @@ var calendarLua string
 // 1 April, 00:00.
 //
 // State: A is the end of the period, in µs. B is the number of events charged in it. C is the highest number of used
-// events that was claimed in the period: see [Limit.Crossed]. Used is what is charged and not reserved.
+// events that was claimed in the period: see [Limit.Crossed]. Reserved events are charged, and not used.
 //
 // While now is before A, A holds, even if another version of the time zone database says otherwise. If the
 // clock steps back into the period before, then by up to a second A holds. Otherwise A becomes the end of the

@@ -195,7 +195,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     if not zone then
       zone = {
         mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, counts = 0, slots = {}, reserved = {},
-        slots_free = false, ban = 0,
+        slots_free = false, ban = 0, delayed = false,
       }
       zones[z] = zone
     end
@@ -205,6 +205,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     local needed, has_room = cost, true
     if mode == 1 then needed = min(cost, 1) elseif mode >= 3 then needed = 0 end
     zone.mode, zone.shadow, zone.checks, zone.cost, zone.counts, zone.ban = mode, shadow == 1, check_count, cost, counts, nil
+    zone.delayed = false
     for _ = 1, check_count do
       c = c + 1
       local check, limit_pos, burst = checks[c], nil, nil
@@ -231,6 +232,8 @@ local function take(override_count, zone_count, pos, k, log_key)
         if wait > max_wait then
           room, has_room = 0, false
           if wait < forever then wait = wait - max_wait end
+        else
+          zone.delayed = true
         end
       end
       check.budget, check.fits, check.retry, check.room = key, fits, wait, room
@@ -280,7 +283,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     elseif mode == 1 then
       for n = c + 1, c + zone.checks do charge = min(charge, max(checks[n].fits, 0)) end
     end
-    local added = passes and mode < 3 and charge or 0
+    local added = passes and mode < 3 and not zone.delayed and charge or 0
     local reserved = counts > 1 and slots_total(zone.reserved.slots) + added or 0
     for _ = 1, zone.checks do
       c = c + 1

@@ -95,7 +95,8 @@ type ReservedCheck struct {
 	// Events is the number of reserved events. Ahead is the number of requests that wait for reserved events, and whose
 	// turn comes before.
 	Events, Ahead int64
-	// Added is filled in by [Take]. It is the number of events that the request has reserved.
+	// Added is filled in by [Take]. It is the number of events that the request has reserved. A request that is charged in
+	// advance reserves nothing. Otherwise a flood of such requests would never be denied by the limits, nor banned.
 	Added int64
 }
 
@@ -152,7 +153,7 @@ func Take(requests []ZoneRequest, now Micros) (allowed bool) {
 		r := &requests[i]
 		passes := allowed && (!r.Shadow || r.hasRoom())
 		charge, o := r.charge(passes), r.outcome(passes)
-		if r.Reserved != nil && r.Mode < Force && passes {
+		if r.Reserved != nil && r.Mode < Force && passes && !r.isDelayed() {
 			r.Reserved.Added = charge
 			r.Reserved.Events += charge
 		}
@@ -224,7 +225,22 @@ func (r *ZoneRequest) limitsHaveRoom() bool {
 
 // limitDenies reports whether a limit denies the request.
 func (r *ZoneRequest) limitDenies() bool {
-	return slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Decision.Denies() })
+	for j := range r.Checks {
+		if r.Checks[j].Decision.Denies() {
+			return true
+		}
+	}
+	return false
+}
+
+// isDelayed reports whether a limit delays the request.
+func (r *ZoneRequest) isDelayed() bool {
+	for j := range r.Checks {
+		if r.Checks[j].Decision.Wait > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // charge returns the charge to each of the zone's limits, except in the modes Force and Settle.

@@ -132,8 +132,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 			h.enqueueOrSend(call)
 			allowed, err = h.await(call)
 		}
-		var to redirect
-		if errors.As(err, &to) && to.kind == "TRYAGAIN" {
+		if isTryAgain(err) {
 			sent = slices.Clone(requests)
 			for i := range sent {
 				sent[i].Override, sent[i].ReservedID = nil, ""
@@ -150,14 +149,24 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 }
 
 // correctKey queues a call with corrections of one key. If the node is unknown or redirects,
-// correctKey continues in the background.
+// correctKey continues in the background. While the hash slot moves, it leaves out the reserved events, as takeKey does: a
+// Set makes their count right later.
 func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 	hashSlot := c.names().HashSlot(call.key)
 	retry := func() {
+		releases := call.releases
 		err := c.withHashSlot(context.Background(), hashSlot, func(h hop) error {
-			again := &pendingCall{corrections: call.corrections, releases: call.releases, key: call.key, now: call.now, work: call.work, queued: time.Now()}
-			again.done = make(chan struct{}, 1)
+			again := &pendingCall{
+				corrections: call.corrections, releases: releases, key: call.key, now: call.now, work: call.work,
+				queued: time.Now(), done: make(chan struct{}, 1),
+			}
 			_, err := h.sendAlone(context.Background(), again)
+			if isTryAgain(err) {
+				c.keys.endReleases(releases)
+				for i := range call.corrections {
+					call.corrections[i].Request.ReservedID = ""
+				}
+			}
 			return toStoreError(context.Background(), err)
 		})
 		ended(err)

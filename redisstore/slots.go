@@ -129,7 +129,7 @@ func (k *keyStates) addReleasesLocked(b *batch, c *pendingCall, now algorithms.M
 		if r == nil {
 			continue
 		}
-		if r.sent = false; r.ended {
+		if r.sent, r.replied = false, false; r.ended {
 			continue
 		}
 		if r.sent = b.slotsOp(r.name) != nil || k.table.Wait(r.name, now) == 0; r.sent {

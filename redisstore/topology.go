@@ -350,6 +350,12 @@ func (r redirect) resolve(from string) string {
 	return resolveAddress(strings.Trim(r.address[:at], "[]"), strings.TrimPrefix(r.address[at:], ":"), from)
 }
 
+// isTryAgain reports whether an error is the reply of a node that lacks some keys of a call, while their hash slot moves.
+func isTryAgain(err error) bool {
+	to, is := errors.AsType[redirect](err)
+	return is && to.kind == "TRYAGAIN"
+}
+
 // asRedirect returns err as a redirect, if err is one, or else err itself.
 func asRedirect(err error) error {
 	if err == nil {

@@ -81,6 +81,29 @@ func TestMemoryKeyLikeALimit(t *testing.T) {
 	}
 }
 
+// A key that has one budget of its own, and shares another one, has no part in what other keys reserve.
+func TestMemoryReservesBesideOverflow(t *testing.T) {
+	s := store.NewSharedMemory().Bounded(3, zoneCount(1), nil)
+	limits := []store.Limit{fixedWindow(t, 5, time.Second), fixedWindow(t, 1, 24*time.Hour)}
+	ask := func(now algorithms.Micros, key string) []store.ZoneRequest {
+		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, ReservedID: store.ReservedID("z", "")}}
+		if _, err := s.TakeAt(t.Context(), now, r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	now := algorithms.Micros(1_000_000_000)
+	r := ask(now, "k")
+	_ = s.CorrectAt(t.Context(), now, []store.Correction{{Request: &r[0], Settled: true}})
+	now += 10_000_000 // its first budget is over
+	for other := range 6 {
+		ask(now, fmt.Sprint(other))
+	}
+	if d := ask(now, "k")[0].Outcome.Decisions[1]; d.Allowed || d.Reserved {
+		t.Errorf("%+v, want a denial by what is used", d)
+	}
+}
+
 // A budget is kept in fields of the shard's own: this fails when a State has another one,
 // which loadLocked and saveLocked must know of.
 func TestMemoryKeepsAllOfAState(t *testing.T) {

@@ -38,6 +38,20 @@ func TestDenyCacheInOutage(t *testing.T) {
 	}
 }
 
+// A denial because of reserved events isn't remembered: another instance can give them back at any instant.
+func TestDenyCacheAsksBesideReserved(t *testing.T) {
+	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+		requests := request(1, fixedWindow(t, 1, time.Hour))
+		requests[0].ReservedID = store.ReservedID(requests[0].Zone, "")
+		takeAsked(t, c, r.failing, requests)
+		for range 3 {
+			if allowed, asked := takeAsked(t, c, r.failing, requests); allowed || !asked || !requests[0].LacksReserved() {
+				t.Errorf("allowed %v, asked %v, %+v", allowed, asked, requests[0].Outcome)
+			}
+		}
+	})
+}
+
 // A refund through the cache takes effect at once, and a refund elsewhere within a second.
 func TestDenyCacheRefund(t *testing.T) {
 	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {

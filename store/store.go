@@ -57,9 +57,9 @@ type Slots struct {
 	Share int64
 }
 
-// SlotLine says where a request stands among the requests of a key that wait for slots, or for reserved events. A shared store serves them in the
-// order in which they came, over all its instances. A request gets a slot only if more are free than requests of other
-// instances wait that came before. The zero SlotLine stands for a request that has just come.
+// SlotLine says where a request stands among the requests of a key that wait for slots, or for reserved events. A shared
+// store serves them in the order in which they came, over all its instances. A request gets a slot only if more are free
+// than requests of other instances wait that came before. The zero SlotLine stands for a request that has just come.
 type SlotLine struct {
 	// Waited is how long the request has waited.
 	Waited algorithms.Micros
@@ -158,8 +158,8 @@ type ZoneRequest struct {
 	// Slots bounds how many requests of the key can be in flight. If Slots is nil, the number has
 	// no bound.
 	Slots *Slots
-	// ReservedID, if not empty, names the count of reserved events of the zone: [ReservedID] makes it. What the request
-	// is charged is reserved until a Correction says that it has settled. Mode must be Binary, or [algorithms.Settle].
+	// ReservedID, if not empty, names the count of reserved events of the zone: [ReservedID] makes it. The charge of
+	// the request is reserved until a Correction is Settled. Mode must be Binary, or [algorithms.Settle].
 	ReservedID string
 	// Ban bans the key after repeated denials. If Ban is nil, the zone never bans.
 	Ban *Ban

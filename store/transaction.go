@@ -171,15 +171,23 @@ func (tx *transaction) findEntries(request int, it *item) {
 	}
 }
 
-// findReserved finds the reserved events of an item, which are where its budgets are. Without room for them, what the
-// request is charged counts as used at once: ok is false.
+// findReserved finds the reserved events of an item, which are where its budgets are. Without room for them, and if only
+// some budgets are in overflow, what the request is charged counts as used at once: ok is false.
 func (tx *transaction) findReserved(request int, zone *zoneUsage, it *item) (e entry, ok bool) {
-	id := it.request.ReservedID
-	if len(it.limits) > 0 && it.limits[0].inOverflow() {
+	id, inOverflow := it.request.ReservedID, 0
+	for i := range it.limits {
+		if it.limits[i].inOverflow() {
+			inOverflow++
+		}
+	}
+	switch inOverflow {
+	case 0:
+		e = tx.find(request, zone, id)
+		return e, e.exists || tx.hasRoom(zone) || tx.reclaim(zone)
+	case len(it.limits):
 		return tx.findOverflow(id), true
 	}
-	e = tx.find(request, zone, id)
-	return e, e.exists || tx.hasRoom(zone) || tx.reclaim(zone)
+	return entry{}, false
 }
 
 // link returns the input of algorithms.Take, which refers to the states of the item's entries.

@@ -35,7 +35,6 @@ func testNotifyOnce(t *testing.T, instances int, use string) {
 	config := caddytest.Site(fmt.Sprintf(`zone plan {
 	key {header.X-Key}
 	calendar %d year
-	cost 3
 	settle {
 		cost {header.X-True}
 	}

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Requests of one key come at once to two instances, and most reserve an event that they give back a second later. All of
@@ -56,6 +59,47 @@ func TestReservedOverInstances(t *testing.T) {
 					})
 				})
 			}
+		}
+	}
+}
+
+// A charge is corrected also while its hash slot moves, wherever the reserved events of the key are, and if there are none.
+func TestReservedWhileSlotMoves(t *testing.T) {
+	for _, moved := range []int{0, 1, 2} {
+		for _, released := range []bool{false, true} {
+			inBubble(t, 0, func(t *testing.T) {
+				c := newClusterTest(t)
+				s, slot := c.open(t, redisstore.Hooks{}), slotOf("split")
+				l, _ := algorithms.NewLimit(algorithms.Quota{Algorithm: "calendar", Events: 100, Period: "year"})
+				r := ask("split")
+				r[0].Limits, r[0].ReservedID, r[0].Cost = []store.Limit{store.NewLimit("z", "", l)}, store.ReservedID("z", ""), 5
+				correct := func(charge int64, settled bool) {
+					s.Correct([]store.Correction{{Request: &r[0], Charge: charge, Settled: settled}}, func(err error) {
+						t.Errorf("%d keys moved, released before %v: %v", moved, released, err)
+					})
+				}
+				if _, err := s.Take(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+				if released {
+					correct(0, true)
+					time.Sleep(2 * time.Minute) // in simulated time
+				}
+				to := c.Nodes[0]
+				if slot*3/wire.HashSlotCount == 0 {
+					to = c.Nodes[1]
+				}
+				c.BeginMove(slot, to)
+				c.MoveKeys(slot, moved)
+				correct(7, !released)
+				time.Sleep(recovery) // in simulated time
+				c.MoveKeys(slot, 5)
+				c.EndMove(slot)
+				r[0].Cost = 0
+				if _, err := s.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Used != 12 || r[0].Outcome.Reserved.Events != 0 {
+					t.Errorf("%d keys moved, released before %v: %+v, %v", moved, released, r[0].Outcome, err)
+				}
+			})
 		}
 	}
 }

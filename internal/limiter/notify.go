@@ -8,9 +8,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// notify reports the shares of calendars that are used, beside what is reserved. A decision shows a share that is used and not claimed. Then the
+// notify reports the shares of calendars that are used. A decision shows a share that is used and not claimed. Then the
 // store lets one request of all instances claim it, and this request reports it. So nothing is lost or reported twice if
-// decisions are lost, undone or made again. Local budgets know only what this instance was asked.
+// decisions are lost, undone or made again. Reserved events aren't used, so the correction that makes them final claims, too.
+// Local budgets know only what this instance was asked.
 func (state *State) notify() {
 	for i := range state.Entries {
 		e := &state.Entries[i]

@@ -133,7 +133,7 @@ func TestNotifyBehindSlotLine(t *testing.T) {
 	}
 }
 
-// What is reserved isn't used yet. A share is reported when a response tells that it is used, or when a reservation is old.
+// Reserved events aren't used yet. A share is reported when a response makes them final, or when the reservation is old.
 func TestNotifyOfReserved(t *testing.T) {
 	for _, shadow := range []bool{false, true} {
 		t.Run(fmt.Sprint("shadow ", shadow), func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Requests of one key come at once to a zone that counts failed logins, and each response takes a second. What others have
-// reserved delays a request, but denies none, and bans nobody. So all valid ones pass, and as many guesses as the limit has.
+// Requests of one key come at once to a zone that counts failed logins, and each response takes a second. Events that
+// others have reserved delay a request, but deny none, and ban nobody. So all valid ones pass, and as many guesses as the limit has.
 func TestReservedEvents(t *testing.T) {
 	for _, test := range []struct {
 		name, settle string
@@ -69,27 +69,30 @@ func TestReservedEvents(t *testing.T) {
 	}
 }
 
-// What a request has reserved counts as used when the header of its response is sent, or after the shortest window, at most
+// Reserved events count as used when the header of its response is sent, or after the shortest window, at most
 // a minute. Then others are denied for as long as the limits say, and a ban counts them.
 func TestReservationsEnd(t *testing.T) {
 	for _, test := range []struct {
 		name, window, settle string
-		flushes              bool
+		flushes              int           // the status of a header that is sent at once; 0: none
 		after                time.Duration // until the reservations have ended
-		retryAfter           string
+		frees                bool          // the limit has room again then
+		retryAfter           string        // of the next denial
 	}{
-		{"with the header", "15m", `"match":{"status_code":[401]}`, true, time.Second, "899"},
-		{"after a minute", "15m", `"match":{"status_code":[401]}`, false, time.Minute, "840"},
-		{"with the header, by a cost", "15m", `"cost":"1"`, true, time.Second, "899"},
-		{"by a cost in the body", "15m", `"cost":"{http.rate_limit.response.json.n}"`, true, time.Minute, "840"},
-		{"with a trailer", "15m", `"cost":"{http.response.header.X}"`, true, time.Minute, "840"},
-		{"after a window", "20s", `"match":{"status_code":[401]}`, false, 20 * time.Second, ""},
+		{"with the header", "15m", `"match":{"status_code":[401]}`, 401, time.Second, false, "899"},
+		{"with the header, given back", "15m", `"match":{"status_code":[401]}`, 200, time.Second, true, "900"},
+		{"after a minute", "15m", `"match":{"status_code":[401]}`, 0, time.Minute, false, "840"},
+		{"with the header, by a cost", "15m", `"cost":"1"`, 401, time.Second, false, "899"},
+		{"by a cost in the body", "15m", `"cost":"{http.rate_limit.response.json.n}"`, 401, time.Minute, false, "840"},
+		{"with a trailer", "15m", `"cost":"{http.response.header.X}"`, 401, time.Minute, false, "840"},
+		{"after a window", "20s", `"match":{"status_code":[401]}`, 0, 20 * time.Second, true, "20"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				serve := serveWith(t, `"login":{"limits":[{"algorithm":"sliding_log","events":5,"window":"`+test.window+`"}],
 					"ban":{"duration":"1h","after":2},"settle":{"wait":0,`+test.settle+`}}`, func(w http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/other" {
+					if r.URL.Path == "/other" || r.URL.Path == "/wrong" {
+						w.WriteHeader(map[string]int{"/other": http.StatusOK, "/wrong": http.StatusUnauthorized}[r.URL.Path])
 						return
 					}
 					time.Sleep(time.Second) // virtual time
@@ -97,8 +100,8 @@ func TestReservationsEnd(t *testing.T) {
 					if strings.Contains(test.settle, "header.X") {
 						w.Header().Set("Trailer", "X")
 					}
-					if test.flushes {
-						w.WriteHeader(http.StatusUnauthorized)
+					if test.flushes > 0 {
+						w.WriteHeader(test.flushes)
 						_ = http.NewResponseController(w).Flush()
 					}
 					time.Sleep(10 * time.Minute) // virtual time
@@ -119,20 +122,39 @@ func TestReservationsEnd(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond) // virtual time
 				synctest.Wait()
-				want := []string{test.retryAfter, "3600", "3600"}
-				if test.retryAfter == "" {
-					want = []string{"", "", ""}
+				for n := 0; test.frees && n < 5; n++ {
+					ask("/wrong")
 				}
-				for n, want := range want {
+				for n, want := range []string{test.retryAfter, "3600", "3600"} {
 					if got := ask("/other"); got != want {
 						t.Errorf("request %d after %v: Retry-After %q, want %q", n, test.after, got, want)
 					}
 				}
 				all.Wait()
-				if got := ask("/other"); test.retryAfter == "" && got != "" {
-					t.Errorf("afterwards: Retry-After %q", got)
-				}
 			})
 		})
 	}
+}
+
+// A request that a limit delays reserves nothing. So a flood of them is denied by the limit, and banned.
+func TestDelayedRequestsReserveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		serve := serveWith(t, `"login":{"limits":[{"algorithm":"token_bucket","events":5,"window":"5s","burst":1}],"delay":{"max":"10s"},
+			"ban":{"duration":"1h","after":3},"settle":{"match":{"status_code":[401]}}}`, func(http.ResponseWriter, *http.Request) {
+			time.Sleep(1500 * time.Millisecond) // virtual time
+		})
+		var all sync.WaitGroup
+		banned := atomic.Int64{}
+		for n := range 60 {
+			all.Go(func() {
+				time.Sleep(time.Duration(n) * time.Millisecond) // virtual time
+				if serve(httptest.NewRequestWithContext(t.Context(), "GET", "/", nil)).Header().Get("Retry-After") == "3600" {
+					banned.Add(1)
+				}
+			})
+		}
+		if all.Wait(); banned.Load() == 0 {
+			t.Error("nobody is banned")
+		}
+	})
 }

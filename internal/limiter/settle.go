@@ -97,8 +97,8 @@ func (s *Settlement) beginBody(r *http.Request) *bodies.ResponseBody {
 const maxReservation = time.Minute
 
 // limitReservations ends what the request has reserved after the shortest window of the zone's limits, or maxReservation.
-// Until then others of its key may be kept out without being denied by the limits, so a ban doesn't count them. From then on
-// the charge counts as used.
+// From then on the charge counts as used, so a ban counts denials of the key. A key that always has another request in
+// flight can put the ban off, but not the limit.
 func (state *State) limitReservations() {
 	for i := range state.Entries {
 		e := &state.Entries[i]
@@ -142,7 +142,7 @@ func (s *Settlement) ReadHeader(status int, header http.Header) {
 		case e.Zone.Settle.Refunds(status, header):
 			e.TrueCost, e.Settled, e.final = 0, true, true
 		case !e.Zone.Settle.NeedsBody:
-			if s.ReadTrueCost(e); e.Settled || !s.hasTrailers {
+			if s.ReadTrueCost(e); e.Settled || !s.hasTrailers || e.Zone.Settle.Cost == nil {
 				e.final = true
 				s.reportTrueCost(e)
 			}

@@ -26,7 +26,7 @@ type DelayPolicy struct {
 	CountWaiting func(reserved bool, n int64)
 }
 
-// Need is what a request waits for: a slot of a zone, or events that other requests have reserved there.
+// Need is a slot of a zone for which a request waits, or the events that other requests have reserved there.
 type Need struct {
 	Zone     int
 	Reserved bool
@@ -36,9 +36,9 @@ type Need struct {
 var nothing = Need{Zone: -1}
 
 // Request is a request that one handler decides. In a zone with a [DelayPolicy], a request without a free slot
-// waits for one, and so does one that lacks only reserved events. It holds no slot of the handler meanwhile, not even in another zone, because the store
-// takes all slots of a request or none. So requests of one handler never wait for each other in a circle.
-// With slots of several handlers they can, until the longest delay is over.
+// waits for one, and so does one that lacks only reserved events. It holds no slot of the handler meanwhile, not even in
+// another zone, because the store takes all slots of a request or none. So requests of one handler never wait for each
+// other in a circle. With slots of several handlers they can, until the longest delay is over.
 //
 // Its driver follows these steps, one at a time:
 //

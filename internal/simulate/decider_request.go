@@ -220,9 +220,9 @@ func (d *Decider) readOutcome(o *openRequest, allowed bool) (delay algorithms.Mi
 	return delay
 }
 
-// reasonOf returns the reason of a denial. If a limit and the slots deny the request, the reason is the one
-// with the longer retry after, as in the log of a server. For slots, retry after is one second, because
-// the instant at which a slot becomes free is not known.
+// reasonOf returns the reason of a denial: also ByLimit if the limit lacks only reserved events. If a limit and the slots
+// deny the request, the reason is the one with the longer retry after, as in the log of a server. For slots, retry after is
+// one second, because the instant at which a slot becomes free is not known.
 func reasonOf(r *store.ZoneRequest) Reason {
 	if r.Outcome.Verdict == store.Banned {
 		return ByBan

@@ -35,9 +35,9 @@ type Op struct {
 // admitted them. It decides which operation a message to Redis must begin with, so that no
 // request in flight goes uncounted and no slot stays taken:
 //
-//   - Only a take adds to Redis' count. Slots are given back by setting the count. A Set is
-//     built only while nothing is in flight for the key. So no Set overtakes a take or another
-//     Set, and no Set is wrong because Redis has lost its counts.
+//   - Only a take adds to Redis' count. Slots are given back by setting the count, and reserved events
+//     by subtracting them. A Set is built only while nothing is in flight for the key. So no Set
+//     overtakes a take or another Set, and no Set is wrong because Redis has lost its counts.
 //   - All other operations on the key wait while a Set is in flight or is to be made, because
 //     connections reorder messages. The message of the Set can carry takes. Takes don't wait
 //     for takes.

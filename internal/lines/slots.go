@@ -2,6 +2,7 @@ package lines
 
 import (
 	"container/list"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -89,7 +90,7 @@ func (s *SlotLines) Begin(r *Request, now Micros) (next Step, need Need) {
 }
 
 // occupiedLine returns for which need of the request others of its key wait already, or nothing. A request that costs less
-// than the first one that waits for reserved events may fit where that one doesn't.
+// than the first one that waits for reserved events, or has other limits, may fit where that one doesn't.
 func (s *SlotLines) occupiedLine(r *Request) Need {
 	if s.waiting.Load() == 0 || r.chargesDenials() {
 		return nothing
@@ -105,12 +106,19 @@ func (s *SlotLines) occupiedLine(r *Request) Need {
 			return Need{Zone: i}
 		}
 		if n := (Need{i, true}); r.mayWaitForReserved(i) {
-			if l := s.byKey[r.slotKey(n)]; l != nil && q.Cost >= l.first().Requests[l.first().need.Zone].Cost {
+			if l := s.byKey[r.slotKey(n)]; l != nil && !mayFitBefore(q, &l.first().Requests[l.first().need.Zone]) {
 				return n
 			}
 		}
 	}
 	return nothing
+}
+
+// mayFitBefore reports whether a zone may have room for q although it has none for first, whose key is the same.
+func mayFitBefore(q, first *store.ZoneRequest) bool {
+	return q.Cost < first.Cost || !slices.EqualFunc(q.Limits, first.Limits, func(a, b store.Limit) bool {
+		return a.ID == b.ID && a.Events == b.Events && a.Burst == b.Burst
+	})
 }
 
 // Answered is called when the store has decided. It returns Wait with a Need for Join if the request lacks

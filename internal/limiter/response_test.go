@@ -121,7 +121,10 @@ func TestResponseIsCorrectedBeforeItsEnd(t *testing.T) {
 		{"HEAD without a length", "HEAD", "", flush, "flush corrected"},
 		{"flushed", "GET", "Content-Length: 10", func(w http.ResponseWriter) { flush(w); write(10)(w) }, "flush final, write 10 corrected"},
 		{"hints", "GET", "Content-Length: 10", status(103, status(200, write(10))), "103, 200, write 10 corrected"},
-		{"hijacked", "GET", "", func(w http.ResponseWriter) { _, _, _ = http.NewResponseController(w).Hijack(); write(1)(w) }, "hijack, write 1 final"},
+		{"hijacked", "GET", "", func(w http.ResponseWriter) {
+			_, _, _ = http.NewResponseController(w).Hijack()
+			w.(*responseWriter).ResponseWriter.(*noted).note("then")
+		}, "hijack, then final"},
 		{"another protocol", "GET", "Content-Length: 0", status(101), "101 final"},
 		{"trailers", "GET", "Content-Length: 10\nTrailer: X-Tokens", write(10), "write 10 final"},
 		{"no such length", "GET", "Content-Length: ten", write(10), "write 10 final"},

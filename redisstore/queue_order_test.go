@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -16,25 +17,35 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// failingDialer opens no connection until it has been asked so many times.
+// failingDialer opens no connection, or closed ones, until it has been asked so many times.
 type failingDialer struct {
 	net.Dialer
+	closes   bool
 	failures atomic.Int32
 }
 
 func (d *failingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	if d.failures.Add(-1) >= 0 {
-		return nil, errors.New("unreachable")
+	if d.failures.Add(-1) < 0 {
+		return d.Dialer.DialContext(ctx, network, address)
 	}
-	return d.Dialer.DialContext(ctx, network, address)
+	if d.closes {
+		near, far := net.Pipe()
+		return near, far.Close()
+	}
+	return nil, errors.New("unreachable")
 }
 
-// A correction gets no connection and is sent again. A take of its key, waiting behind the
-// correction, stays behind it.
+// A correction gets no connection, or one that closes before the correction is sent, and is sent again. A take of its
+// key, waiting behind the correction, stays behind it.
 func TestTakeBehindRetriedCorrection(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		takeBehindRetriedCorrection(t, &failingDialer{closes: closes})
+	}
+}
+
+func takeBehindRetriedCorrection(t *testing.T, dialer *failingDialer) {
 	server := redistest.Shared(t)
-	var dialer failingDialer
-	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &dialer}, Hooks{})
+	s, err := New(Options{Address: server.Addr, KeyPrefix: fmt.Sprint(dialer.closes), Timeout: Patient, DialTimeout: Patient, Dialer: dialer}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

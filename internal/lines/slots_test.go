@@ -105,23 +105,6 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
-// A newcomer waits behind others for reserved events, but asks first if it costs less than they do.
-func TestNewcomerBesideReserved(t *testing.T) {
-	s := NewSlotLines(second, nil)
-	costing := func(cost int64) *Request {
-		r := &Request{Came: hour, Wake: func(Micros) {}, Zones: []ZoneWait{{Delay: &DelayPolicy{MaxReserved: hour, MaxPlaces: 9, Places: NewPlaces(nil)}}}}
-		r.Requests = []store.ZoneRequest{{Zone: "a", Key: "k", Cost: cost, ReservedID: store.ReservedID("a", ""), Limits: make([]store.Limit, 1)}}
-		r.Zones[0].hasPlace = true
-		return r
-	}
-	s.Join(costing(2), Need{Reserved: true}, hour)
-	for cost, want := range map[int64]Step{1: Ask, 2: Wait, 3: Wait} {
-		if next, _ := s.Begin(costing(cost), hour); next != want {
-			t.Errorf("cost %d: step %d, want %d", cost, next, want)
-		}
-	}
-}
-
 // All lines together ask at most 400 times in a second.
 func TestSlotLinesAskInTurn(t *testing.T) {
 	s := NewSlotLines(SharedPause, nil)

@@ -29,11 +29,17 @@ func newLossTest(t *testing.T) *lossTest {
 	return l
 }
 
-// loseAbout loses all messages that name a key, after they have run. Their replies never come.
-func (l *lossTest) loseAbout(key string) {
+// breaksAfter is the time from which on a message counts as stalled, and some more.
+const breaksAfter = 40 * time.Millisecond
+
+// loseAbout loses messages that name a key. If they are silent, all are lost, after they have run. If the connection
+// breaks, only that of the first one does, after the message has stalled.
+func (l *lossTest) loseAbout(key string, how simredis.Loss) {
 	l.server.SetTrouble(func(args []string) (trouble simredis.Trouble) {
 		if strings.Contains(strings.Join(args, " "), "{"+key+"}") {
-			trouble.Lost = simredis.Silent
+			if trouble.Lost = how; how == simredis.LostAfter {
+				trouble.Before, how = breaksAfter, simredis.NoLoss
+			}
 		}
 		return trouble
 	})
@@ -86,18 +92,21 @@ func (l *lossTest) takeOthers(t *testing.T, stop <-chan struct{}) {
 }
 
 // A message about a key is lost while takes of the key wait for it, each from another instant on. They fail with the
-// message, and are not busy. Takes of other keys are not affected. Later the count of slots is right again.
+// message, and are not busy. Takes of other keys are not affected. If the connection breaks long before the message can no
+// longer run, later takes fail only if the count of slots is unknown. Later this count is right again.
 func TestTakesBehindLostCorrection(t *testing.T) {
 	for name, correction := range map[string]store.Correction{"slots": {Leave: true}, "correction": {Refund: 1}} {
-		for at := time.Duration(0); at < timeout; at += 13 * time.Millisecond {
-			t.Run(fmt.Sprint(name, " after ", at), func(t *testing.T) {
-				inBubble(t, 0, func(t *testing.T) { takesBehind(t, correction, at) })
-			})
+		for how, loss := range map[string]simredis.Loss{"silent": simredis.Silent, "broken": simredis.LostAfter} {
+			for at := time.Duration(0); at < timeout; at += 13 * time.Millisecond {
+				t.Run(fmt.Sprint(name, " ", how, " after ", at), func(t *testing.T) {
+					inBubble(t, 0, func(t *testing.T) { takesBehind(t, correction, loss, at) })
+				})
+			}
 		}
 	}
 }
 
-func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
+func takesBehind(t *testing.T, correction store.Correction, loss simredis.Loss, at time.Duration) {
 	l := newLossTest(t)
 	first, done := l.take(t, "k")
 	if got := <-done; got.reason != "" {
@@ -109,13 +118,23 @@ func takesBehind(t *testing.T, correction store.Correction, at time.Duration) {
 	defer close(stop)
 	all.Go(func() { l.takeOthers(t, stop) })
 	time.Sleep(time.Millisecond) // until the first of these has its reply, so none shares the message of the correction
-	l.loseAbout("k")
+	l.loseAbout("k", loss)
 	correction.Request = first
 	l.Correct([]store.Correction{correction}, nil)
 	time.Sleep(at)
-	for _, got := range l.takeThree(t, "k") {
-		if got.reason != store.ReasonTimeout && got.reason != "" || got.after > timeout+timeout/10 {
-			t.Errorf("a take behind the lost message: %+v", got)
+	for n := range 2 * 5 { // a breaker opens after 5 failures
+		for _, got := range l.takeThree(t, "k") {
+			reason := store.ReasonConnection
+			if (at > breaksAfter || n > 0) && !correction.Leave {
+				reason = ""
+			}
+			isSilent := loss == simredis.Silent && (got.reason == store.ReasonTimeout || got.reason == "")
+			if got.reason != reason && !isSilent || got.after > timeout+timeout/10 {
+				t.Errorf("a take behind the lost message: %+v", got)
+			}
+		}
+		if loss == simredis.Silent {
+			break
 		}
 	}
 	l.server.SetTrouble(nil)

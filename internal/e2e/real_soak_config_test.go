@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -137,6 +138,9 @@ func soakConfig(t *testing.T, redis string) (config string, known []store.ZoneRe
 			}
 			if z.slots > 0 {
 				r.Slots = &store.Slots{ID: store.SlotsID(r.Zone, ""), Limit: z.slots}
+			}
+			if strings.Contains(z.options, "settle") {
+				r.ReservedID = store.ReservedID(r.Zone, "")
 			}
 			if z.ban != nil {
 				r.Ban = &store.Ban{ID: store.BanID(r.Zone, ""), Ban: z.ban}

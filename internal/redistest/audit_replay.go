@@ -91,6 +91,9 @@ func (r *replay) addZone(z store.ZoneRequest) {
 	if z.Slots != nil {
 		r.slots[z.Slots.ID] = append(r.slots[z.Slots.ID], z.Slots.Limit)
 	}
+	if z.ReservedID != "" {
+		r.slots[z.ReservedID] = nil // counted as slots are, without a limit
+	}
 }
 
 // playProcess plays the calls of one Redis process. running reports whether the process was not killed.

@@ -58,6 +58,10 @@ func testZones(t *testing.T, window algorithms.Micros) (zones []store.ZoneReques
 				zones = append(zones, store.ZoneRequest{Zone: r.Zone, Mode: mode, Limits: []store.Limit{l}})
 			}
 			switch i % 4 {
+			case 0:
+				if mode == algorithms.Binary {
+					r.ReservedID = store.ReservedID(r.Zone, "")
+				}
 			case 1:
 				r.Slots = &store.Slots{ID: store.SlotsID(r.Zone, ""), Limit: 2}
 			case 2:
@@ -262,7 +266,7 @@ func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.ZoneRequ
 func correctAll(s *redisstore.Store, requests []store.ZoneRequest, refund, charge int64) error {
 	var corrections []store.Correction
 	for i := range requests {
-		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: refund, Charge: charge, Leave: true})
+		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: refund, Charge: charge, Leave: true, Settled: true})
 	}
 	return s.CorrectAt(context.Background(), 0, corrections)
 }

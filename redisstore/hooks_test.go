@@ -80,8 +80,11 @@ func TestStats(t *testing.T) {
 	waitFor(redisstore.Stats{Servers: 1, Idle: 1})
 	server.Freeze(t)
 	var all sync.WaitGroup
-	for n := range 4 {
-		all.Go(func() { _, _ = s.Take(context.Background(), request(t, fmt.Sprint(n))) })
+	take := func(key string) { all.Go(func() { _, _ = s.Take(context.Background(), request(t, key)) }) }
+	take("a")
+	waitFor(redisstore.Stats{Servers: 1, InUse: 1}) // otherwise others could share its message
+	for n := range 3 {
+		take(fmt.Sprint(n))
 	}
 	waitFor(redisstore.Stats{Servers: 1, Queued: 3, InUse: 1})
 	server.Thaw(t)

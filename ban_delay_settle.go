@@ -175,16 +175,16 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 // delayPolicy returns the compiled option delay of a zone, and wait of settle, or nil if no request waits. Zones of one name
 // share their places.
 func (c *Zone) delayPolicy(zone string, singleKey bool) *lines.DelayPolicy {
-	p := &lines.DelayPolicy{
-		MaxReserved: c.Settle.longestWait().Microseconds(), MaxPlaces: defaultHeld, SingleKey: singleKey, Places: limiter.DelayPlacesOf(zone),
+	wait := c.Settle.longestWait().Microseconds()
+	if c.Delay == nil && wait == 0 {
+		return nil
 	}
+	p := &lines.DelayPolicy{MaxReserved: wait, MaxPlaces: defaultHeld, SingleKey: singleKey, Places: limiter.DelayPlacesOf(zone)}
 	if d := c.Delay; d != nil {
 		p.MaxDelay, p.MaxPlaces = d.maxWait(), cmp.Or(d.Held, defaultHeld)
 	}
-	if p.MaxReserved > 0 {
-		p.MaxReserved = max(p.MaxReserved, p.MaxDelay)
-	} else if c.Delay == nil {
-		return nil
+	if wait > 0 {
+		p.MaxReserved = max(wait, p.MaxDelay)
 	}
 	return p
 }
@@ -224,8 +224,8 @@ type Settle struct {
 	// "{http.response.header.X-Tokens} max 5000" (default: the charge).
 	Cost Number `json:"cost,omitempty"`
 
-	// The longest wait of a request that lacks only events that other requests of its key have reserved: those that they
-	// were charged, and may give back. With delay, a request waits at most for the longer of the two times. 0 denies such
+	// The longest wait of a request that lacks only reserved events. Other requests of its key were charged these events,
+	// and may give them back. With delay, a request waits at most for the longer of the two times. 0 denies such
 	// a request at once (default: 10s if settle has only match, otherwise 0).
 	Wait *caddy.Duration `json:"wait,omitempty"`
 }

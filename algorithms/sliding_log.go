@@ -251,7 +251,7 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) room {
 	}
 	intervalWait := newest + interval - now
 	if interval > 0 && intervalWait > 0 {
-		fits = -Forever // also without what is reserved
+		fits = -Forever // never Reserved: the interval ends at a known instant
 		if cost > 0 {
 			retry = max(retry, intervalWait)
 		}

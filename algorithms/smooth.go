@@ -240,7 +240,7 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) room {
 	used, nextFree, eff, dirty := smoothRefill(l, used, s.B, s.C, now)
 	fits, retry := Forever, int64(0)
 	if nextFree > eff {
-		fits = -Forever // nobody knows what a request would give back of the next free instant
+		fits = -Forever // never Reserved: a refund moves the next free instant by an unknown time
 		if cost > 0 {
 			retry = nextFree - now
 		}

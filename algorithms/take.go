@@ -89,8 +89,7 @@ type SlotsCheck struct {
 // Free reports whether one more request may be in flight.
 func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight+c.Ahead < c.Limit }
 
-// ReservedCheck says what requests of a key have reserved: the events that they were charged, of which they may give some
-// back when they end.
+// ReservedCheck has the reserved events of a key: charges that are not final, because their requests may give events back.
 type ReservedCheck struct {
 	// Events is the number of reserved events. Ahead is the number of requests that wait for reserved events, and whose
 	// turn comes before.
@@ -100,8 +99,8 @@ type ReservedCheck struct {
 	Added int64
 }
 
-// ReservedRetryAfter is the RetryAfter of a request that lacks only events that others have reserved. Nobody knows when
-// they give them back.
+// ReservedRetryAfter is the RetryAfter of a request that lacks only reserved events, because the end of the requests that
+// have reserved them is unknown.
 const ReservedRetryAfter Micros = 1_000_000
 
 // Take decides all zones of one HTTP request as of now, and reports whether the request is
@@ -110,8 +109,8 @@ const ReservedRetryAfter Micros = 1_000_000
 // limits of Uniform zones. A shadow that denies is charged as for a denied request. The other zones
 // are charged as if that shadow weren't there. No two checks may share a State.
 //
-// A limit without room for a request would have room if nothing was reserved: then its decision is Reserved, and the
-// ban doesn't count it. It is also Reserved if requests wait whose turn comes before, and they leave no room.
+// If a limit has no room for a request, but would have room without the reserved events, its decision is Reserved. The ban
+// doesn't count such a decision. It is also Reserved if the requests whose turn comes before leave no room.
 //
 // While a zone's ban stands, the zone denies, delays nothing and charges nothing, whatever its mode.
 // At other times the ban counts the denials by the zone's own limits. A lack of free slots
@@ -215,28 +214,23 @@ func (r *ZoneRequest) hasRoom() bool { return r.limitsHaveRoom() && r.Slots.Free
 
 // limitsHaveRoom reports whether all of the zone's limits have room.
 func (r *ZoneRequest) limitsHaveRoom() bool {
-	for j := range r.Checks {
-		if !r.Checks[j].Decision.Allowed {
-			return false
-		}
-	}
-	return true
+	return !r.anyDecision(func(d *Decision) bool { return !d.Allowed })
 }
 
 // limitDenies reports whether a limit denies the request.
 func (r *ZoneRequest) limitDenies() bool {
-	for j := range r.Checks {
-		if r.Checks[j].Decision.Denies() {
-			return true
-		}
-	}
-	return false
+	return r.anyDecision(func(d *Decision) bool { return d.Denies() })
 }
 
 // isDelayed reports whether a limit delays the request.
 func (r *ZoneRequest) isDelayed() bool {
+	return r.anyDecision(func(d *Decision) bool { return d.Wait > 0 })
+}
+
+// anyDecision reports whether something is true of a decision.
+func (r *ZoneRequest) anyDecision(is func(*Decision) bool) bool {
 	for j := range r.Checks {
-		if r.Checks[j].Decision.Wait > 0 {
+		if is(&r.Checks[j].Decision) {
 			return true
 		}
 	}

@@ -154,15 +154,14 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 	hashSlot := c.names().HashSlot(call.key)
 	retry := func() {
-		releases := call.releases
 		err := c.withHashSlot(context.Background(), hashSlot, func(h hop) error {
 			again := &pendingCall{
-				corrections: call.corrections, releases: releases, key: call.key, now: call.now, work: call.work,
+				corrections: call.corrections, releases: call.releases, key: call.key, now: call.now, work: call.work,
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
 			_, err := h.sendAlone(context.Background(), again)
 			if isTryAgain(err) {
-				c.keys.endReleases(releases)
+				c.keys.endReleases(call.releases)
 				for i := range call.corrections {
 					call.corrections[i].Request.ReservedID = ""
 				}

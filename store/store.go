@@ -78,6 +78,11 @@ const MaxWaiting = 1024
 // MarkedAt returns how many of the n requests behind the first one stand in front of the one with a mark, 0 to 3.
 func MarkedAt(mark int, n int64) int64 { return n * int64(mark) / 4 }
 
+// Equal reports whether two limits have the same budget, and judge by the same events and burst.
+func (l Limit) Equal(other Limit) bool {
+	return l.ID == other.ID && l.Events == other.Events && l.Burst == other.Burst
+}
+
 // Ban is the ban of a zone. It is immutable.
 type Ban struct {
 	*algorithms.Ban
@@ -254,7 +259,7 @@ type SlotsOutcome struct {
 	Overflow bool
 }
 
-// ReservedOutcome is about the reserved events of a key in a zone: what requests were charged that have not settled.
+// ReservedOutcome is about the reserved events of a key in a zone: the charges of requests that have not settled.
 type ReservedOutcome struct {
 	// Events is their number, those of this request included. Added is how many this request has reserved.
 	Events, Added int64
@@ -295,6 +300,9 @@ type Correction struct {
 
 // Charges reports whether the correction charges anything, or must be told the decisions.
 func (c *Correction) Charges() bool { return c.Charge > 0 || c.Charged != nil }
+
+// Corrects reports whether the correction does anything.
+func (c *Correction) Corrects() bool { return c.Leave || c.Refund > 0 || c.Charges() || c.Releases() }
 
 // ChargeRequest returns the request that makes the Charge. It looks at what is reserved only for calendars, which claim
 // what is used.

@@ -157,9 +157,7 @@ func distinctLimits(sets []limiter.NamedSet, alternative int) (limits []store.Li
 
 // indexOfLimit returns the index of a limit, or -1. Limits that share a budget can differ in events and burst.
 func indexOfLimit(limits []store.Limit, l store.Limit) int {
-	return slices.IndexFunc(limits, func(other store.Limit) bool {
-		return other.ID == l.ID && other.Events == l.Events && other.Burst == l.Burst
-	})
+	return slices.IndexFunc(limits, l.Equal)
 }
 
 // bansFor returns the bans of a key with these limits, one for each alternative; nil if the zone

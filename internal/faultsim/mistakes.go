@@ -164,8 +164,8 @@ var mistakes = []mistake{
 	},
 	// The limiter.
 	{
-		"refunds are dropped", "internal/limiter/serve.go",
-		"c.Leave || c.Refund > 0 || c.Charge > 0", "c.Leave || c.Charge > 0",
+		"refunds are dropped", "store/store.go",
+		"c.Leave || c.Refund > 0 || c.Charges()", "c.Leave || c.Charges()",
 	},
 	{
 		"corrections are made twice", "internal/limiter/serve.go",

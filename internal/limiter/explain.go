@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 )
 
-// Peek decides the request as take does at once, but changes nothing. If the request would wait in a line, Peek returns for
-// what. If Redis fails, the local budgets decide, as for any request.
+// Peek decides the request as take does at once, but changes nothing. If the request would wait in a line, Peek returns the
+// slot or the reserved events that it needs. If Redis fails, the local budgets decide, as for any request.
 func (state *State) Peek(ctx context.Context) (waitsFor *lines.Need, err error) {
 	for i := range state.Requests {
 		state.Requests[i].Peek = true

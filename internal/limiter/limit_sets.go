@@ -32,7 +32,7 @@ type LimitSet struct {
 type Budgets struct {
 	Limits     []store.Limit
 	Slots      *store.Slots
-	ReservedID string // of zones whose charges depend on responses
+	ReservedID string // for zones with settle
 	Ban        *store.Ban
 }
 

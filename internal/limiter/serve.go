@@ -120,7 +120,7 @@ func (state *State) correct(ends bool) {
 				e.countCharge()
 			}
 		}
-		if c.Leave || c.Refund > 0 || c.Charge > 0 || c.Settled {
+		if c.Corrects() {
 			corrections = append(corrections, c)
 		}
 		if c.Leave {

@@ -58,7 +58,7 @@ type line struct {
 	lastAsk   Micros    // after a pause from then, the first request asks even if mayBeFree is false
 }
 
-// slotKey returns the name of what the request needs.
+// slotKey returns the name of the slots or the reserved events that the request needs.
 func (r *Request) slotKey(n Need) slotKey {
 	q := &r.Requests[n.Zone]
 	if n.Reserved {
@@ -89,7 +89,7 @@ func (s *SlotLines) Begin(r *Request, now Micros) (next Step, need Need) {
 	}
 }
 
-// occupiedLine returns for which need of the request others of its key wait already, or nothing. A request that costs less
+// occupiedLine returns a need of the request for which others of its key wait already, or nothing. A request that costs less
 // than the first one that waits for reserved events, or has other limits, may fit where that one doesn't.
 func (s *SlotLines) occupiedLine(r *Request) Need {
 	if s.waiting.Load() == 0 || r.chargesDenials() {
@@ -116,9 +116,7 @@ func (s *SlotLines) occupiedLine(r *Request) Need {
 
 // mayFitBefore reports whether a zone may have room for q although it has none for first, whose key is the same.
 func mayFitBefore(q, first *store.ZoneRequest) bool {
-	return q.Cost < first.Cost || !slices.EqualFunc(q.Limits, first.Limits, func(a, b store.Limit) bool {
-		return a.ID == b.ID && a.Events == b.Events && a.Burst == b.Burst
-	})
+	return q.Cost < first.Cost || !slices.EqualFunc(q.Limits, first.Limits, store.Limit.Equal)
 }
 
 // Answered is called when the store has decided. It returns Wait with a Need for Join if the request lacks

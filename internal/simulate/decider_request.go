@@ -273,7 +273,7 @@ func (d *Decider) end(o *openRequest) {
 	for i := o.handler - 1; i >= 0; i-- {
 		corrections := d.corrections[:0]
 		for j := range o.decided.Handlers[i].Requests {
-			if c := d.correction(o, i, j); correctsAnything(&c) {
+			if c := d.correction(o, i, j); c.Corrects() {
 				corrections = append(corrections, c)
 			}
 		}
@@ -304,15 +304,11 @@ func (d *Decider) correction(o *openRequest, i, j int) store.Correction {
 	return c
 }
 
-func correctsAnything(c *store.Correction) bool {
-	return c.Leave || c.Refund > 0 || c.Charge > 0 || c.Releases()
-}
-
 // needsEnd reports whether the end of the request corrects anything.
 func (d *Decider) needsEnd(o *openRequest) bool {
 	for i := range o.decided.Handlers {
 		for j := range o.decided.Handlers[i].Requests {
-			if c := d.correction(o, i, j); correctsAnything(&c) {
+			if c := d.correction(o, i, j); c.Corrects() {
 				return true
 			}
 		}

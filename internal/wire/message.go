@@ -99,7 +99,7 @@ func (m *Message) Take(requests []store.ZoneRequest) {
 	}
 	m.putCount(done.body+1, overrides)
 	for i := range requests {
-		m.appendZone(&requests[i], requests[i].Mode, requests[i].Cost, requests[i].MaxWait)
+		m.appendZone(&requests[i])
 	}
 	m.endOperation(done)
 }
@@ -107,16 +107,16 @@ func (m *Message) Take(requests []store.ZoneRequest) {
 // Charge appends an operation that makes the Charge of a correction.
 func (m *Message) Charge(c *store.Correction) {
 	done, r := m.beginOperation(kindTake, 0, 1), c.ChargeRequest()
-	m.appendZone(&r, r.Mode, r.Cost, 0)
+	m.appendZone(&r)
 	m.endOperation(done)
 }
 
-func (m *Message) appendZone(r *store.ZoneRequest, mode algorithms.Mode, cost int64, maxWait algorithms.Micros) {
+func (m *Message) appendZone(r *store.ZoneRequest) {
 	kind := boolByte(r.Shadow) + 2*boolByte(r.Peek)
-	m.body = append(m.body, byte(mode), kind, 0, 0, boolByte(r.Slots != nil)+2*boolByte(r.ReservedID != ""), boolByte(r.Ban != nil))
+	m.body = append(m.body, byte(r.Mode), kind, 0, 0, boolByte(r.Slots != nil)+2*boolByte(r.ReservedID != ""), boolByte(r.Ban != nil))
 	m.putCount(len(m.body)-4, len(r.Limits))
-	m.appendNumber(cost)
-	m.appendNumber(maxWait)
+	m.appendNumber(r.Cost)
+	m.appendNumber(r.MaxWait)
 	for i := range r.Limits {
 		m.appendLimit(r.Key, &r.Limits[i])
 	}
@@ -160,9 +160,8 @@ func boolByte(is bool) byte {
 }
 
 // Refund appends an operation that refunds n events to every limit of a request, but at most the
-// charged events. With release it also ends the reservation of the request. If there is nothing to do, it appends nothing,
-// and returns false.
-func (m *Message) Refund(r *store.ZoneRequest, n int64, release bool) bool {
+// charged events. With release it also ends the reservation of the request. If there is nothing to do, it appends nothing.
+func (m *Message) Refund(r *store.ZoneRequest, n int64, release bool) {
 	number, reservations := 0, int(boolByte(release))
 	for _, d := range r.Outcome.Decisions {
 		if d.Charged > 0 && n > 0 {
@@ -170,7 +169,7 @@ func (m *Message) Refund(r *store.ZoneRequest, n int64, release bool) bool {
 		}
 	}
 	if number+reservations == 0 {
-		return false
+		return
 	}
 	done := m.beginOperation(kindRefund, number, reservations)
 	for i, d := range r.Outcome.Decisions {
@@ -188,7 +187,6 @@ func (m *Message) Refund(r *store.ZoneRequest, n int64, release bool) bool {
 		m.appendKey(&m.strings, r.Key, r.ReservedID)
 	}
 	m.endOperation(done)
-	return true
 }
 
 // SetSlots appends an operation that sets this instance's count in the slots of a name. With endsLine it also says that

@@ -164,8 +164,8 @@ func (t *Table) needsSet(k *key) bool {
 // Distrust is called when Redis may have lost its counts.
 func (t *Table) Distrust() { t.distrusts++ }
 
-// Replied is called when Redis has run a message. taken is how many slots the message took, less those that it gave
-// back. found is this instance's count before the message. The requests that took a slot hold it now.
+// Replied is called when Redis has run a message. taken is how many slots the message took, minus the number that it
+// gave back. found is this instance's count before the message. The requests that took a slot hold it now.
 func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 	k := op.key
 	if !op.Set && k.alone && found != k.counted {

@@ -345,6 +345,9 @@ func (z *liveZone) work(set *limiter.LimitSet) (work int64) {
 	if set.Slots != nil {
 		work += algorithms.CounterWork
 	}
+	if z.Settle != nil {
+		work += algorithms.ReservedWork
+	}
 	if z.RuntimeOverrides && len(set.Limits) == 0 { // a limit's work includes an override
 		work += algorithms.CounterWork
 	}

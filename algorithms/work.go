@@ -19,6 +19,9 @@ type work struct {
 // It includes reading the limit and an override.
 const CounterWork = 100
 
+// ReservedWork is the most steps to reserve events, or to end a reservation.
+const ReservedWork = 50
+
 var counterWork = work{take: CounterWork, refund: CounterWork}
 
 // Work returns the most steps to decide and charge a request of that cost.

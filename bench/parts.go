@@ -149,7 +149,7 @@ func parts() []*part {
 			},
 		},
 		{
-			name: "far", title: "Redis 10 ms away, 600 connections", connections: 600, rounds: 6, turn: time.Second,
+			name: "far", title: "Redis 10 ms away, 600 connections", connections: 600, rounds: 6, turn: time.Second, timeout: patient,
 			setups: []*setup{
 				{name: "plain", redis: "far", directive: zone(bucket)},
 				{name: "concurrency", reference: "plain", redis: "far", directive: zone(bucket, slots)},

@@ -142,7 +142,7 @@ func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests
 			c.work += algorithms.CounterWork
 		}
 		if requests[i].ReservedID != "" {
-			c.work += algorithms.CounterWork
+			c.work += algorithms.ReservedWork
 		}
 		if requests[i].Ban != nil {
 			c.work += algorithms.CounterWork
@@ -234,7 +234,7 @@ func (k *keyStates) correctionCalls(now algorithms.Micros, corrections []store.C
 		}
 		work := int64(0)
 		if released != nil {
-			work += algorithms.CounterWork
+			work += algorithms.ReservedWork
 		}
 		for i := range one.Request.Limits {
 			l := one.Request.Limits[i]

@@ -61,10 +61,11 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 			},
 		},
 		checked{
-			name: "settle", request: store.ZoneRequest{Limits: one},
+			name: "settle", request: store.ZoneRequest{Limits: one, ReservedID: store.ReservedID("zone", "")},
 			correct: func(m *wire.Message, r *store.ZoneRequest, now algorithms.Micros) {
 				r.Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: window, B: now, At: now}}}
-				m.Refund(r, 1, false)
+				r.Outcome.Reserved.Added = 1
+				m.Refund(r, 1, true)
 			},
 		},
 		checked{name: "1000 plans", request: store.ZoneRequest{Limits: plans}},

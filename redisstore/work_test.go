@@ -26,7 +26,7 @@ func TestLeaveSlotsWithoutRedis(t *testing.T) {
 	}
 }
 
-// Bans, slots, sets and look-ups of overrides count as work of a message.
+// Bans, slots, sets, reserved events and look-ups of overrides count as work of a message.
 func TestWorkOfSlots(t *testing.T) {
 	s, err := New(Options{Address: "127.0.0.1:1", Batch: 1000}, Hooks{})
 	if err != nil {
@@ -43,6 +43,9 @@ func TestWorkOfSlots(t *testing.T) {
 	}{
 		"sets":  {func() *pendingCall { return newSetCall("s") }, most},
 		"takes": {func() *pendingCall { return s.newTakeCall(t.Context(), 0, requests) }, most / 2},
+		"reservations": {func() *pendingCall {
+			return s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{ReservedID: "r", Ban: &store.Ban{ID: "b"}}})
+		}, most * 2 / 3},
 		"look-ups of overrides": {func() *pendingCall {
 			return s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Override: new(store.Override)}})
 		}, most},

@@ -257,6 +257,7 @@ func (e *handlerExplanation) describeZone(z *limiter.Zone, applies string, entry
 	key := z.KeyOf(e.repl, nil)
 	shown := keys.NewShown(z.HashSecret, key.Text).View()
 	v.Key = &shown
+	v.Denials = z.DeniedKeys.Of(time.Now(), z.HashSecret, z.ShortKey(key.Text))
 	v.Alternative = z.AlternativeText(key.Alternative)
 	if applies != limiter.AppliesBan && !describeOverride(z, key, &v) && z.PlanSets != nil {
 		value, _ := z.PlanBy.Expand(e.repl)

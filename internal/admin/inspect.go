@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
@@ -17,7 +18,11 @@ import (
 
 // inspectKey returns the state of a key. It charges nothing.
 func (a *OperatorRequest) inspectKey() (any, error) {
-	v := &adminapi.Key{Zone: a.zones[0].Name, Key: keys.Encoded("", a.key), Budgets: []adminapi.Budgets{}}
+	first := a.zones[0]
+	v := &adminapi.Key{
+		Zone: first.Name, Key: keys.Encoded("", a.key), Budgets: []adminapi.Budgets{},
+		Denials: first.DeniedKeys.Of(time.Now(), first.Limiter.HashSecret, first.ShortKey(a.key)),
+	}
 	seen := make(map[limiter.Identity]bool)
 	for _, z := range a.zones {
 		if seen[z.Identity] {

@@ -65,11 +65,12 @@ type Plan struct {
 
 // Key is a key of a zone.
 type Key struct {
-	Zone     string    `json:"zone"`
-	Key      string    `json:"key"`             // percent-encoded
-	Store    string    `json:"store,omitempty"` // local: Redis fails, and these are the local budgets
-	Override *Override `json:"override,omitempty"`
-	Budgets  []Budgets `json:"budgets"`
+	Zone     string      `json:"zone"`
+	Key      string      `json:"key"`               // percent-encoded
+	Denials  []DeniedKey `json:"denials,omitempty"` // lately, by this instance; those in shadow mode are apart
+	Store    string      `json:"store,omitempty"`   // local: Redis fails, and these are the local budgets
+	Override *Override   `json:"override,omitempty"`
+	Budgets  []Budgets   `json:"budgets"`
 }
 
 // Override is the override in force.
@@ -122,8 +123,13 @@ type ShownKey struct {
 // DeniedKey is a recently denied key.
 type DeniedKey struct {
 	ShownKey
-	Denied  int64 `json:"denied"`
-	AtLeast int64 `json:"at_least"`
+	Shadow  bool      `json:"shadow,omitempty"` // the requests passed, because the zone is in shadow mode for the key
+	Denied  int64     `json:"denied"`           // halved each minute
+	AtLeast int64     `json:"at_least"`         // how many of Denied are certainly of this key
+	Times   int64     `json:"times"`            // how often the key was denied from First to Last
+	First   time.Time `json:"first"`
+	Last    time.Time `json:"last"`
+	Limit   string    `json:"limit"` // what denied the last time: a limit, the slots or the ban
 }
 
 // BanList is a page of the bans in force in a zone.
@@ -225,6 +231,7 @@ type ExplainedZone struct {
 	// ban_only if only the zone's ban applies, because of its scope.
 	Applies     string        `json:"applies"`
 	Key         *ShownKey     `json:"key,omitempty"`
+	Denials     []DeniedKey   `json:"denials,omitempty"`     // as in [Key]
 	Alternative string        `json:"alternative,omitempty"` // as in [Budgets]
 	Plan        *string       `json:"plan,omitempty"`        // the value of the plan's placeholder
 	Override    *Override     `json:"override,omitempty"`

@@ -66,7 +66,7 @@ func TestPagesAreJoined(t *testing.T) {
 		_, _ = io.WriteString(w, page[r.FormValue("cursor")])
 	}))
 	defer admin.Close()
-	zone := target{adminclient.Instance(strings.TrimPrefix(admin.URL, "http://")), "api"}
+	zone := target{from: adminclient.Instance(strings.TrimPrefix(admin.URL, "http://")), zone: "api"}
 	for limit, want := range map[int]string{
 		1: `{"bans":[{"key":"a"}],"next":"1"}`, 2: `{"bans":[{"key":"a"},{"key":"1"}]}`, 3: `{"bans":[{"key":"a"},{"key":"2"}]}`,
 	} {

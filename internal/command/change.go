@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -131,7 +132,8 @@ func durationFlag(cmd *cobra.Command, name string) (string, error) {
 // empty for others. Where there was nothing to end, the command says so instead.
 func (c *call) change(method, resource, ended string, body any) error {
 	var hadNothing sync.Map // the targets
-	return c.aboutKey(func(t target) error {
+	zones, failed := c.zones(c.zone, oneOfRedis, nil)
+	answers := ask(zones, func(t target) (json.RawMessage, error) {
 		if ended != "" && !c.json {
 			var key adminapi.Key
 			before, err := t.requestKey("GET", "keys", c.key, nil)
@@ -139,9 +141,17 @@ func (c *call) change(method, resource, ended string, body any) error {
 				hadNothing.Store(t, true)
 			}
 		}
-		_, err := t.requestKey(method, resource, c.key, body)
-		return err
-	}, func(d decoded[adminapi.Key]) string {
+		if _, err := t.requestKey(method, resource, c.key, body); err != nil {
+			return nil, err
+		}
+		key, err := t.requestKey("GET", "keys", c.key, nil)
+		if err != nil {
+			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
+		}
+		return key, err
+	})
+	view := func(d decoded[adminapi.Key]) string {
+		d.body.Denials = nil // from before the change
 		if _, ok := hadNothing.Load(d.target); ok {
 			correction := "check the spelling of the key"
 			if o := d.body.Override; resource == "override" && o != nil {
@@ -150,7 +160,9 @@ func (c *call) change(method, resource, ended string, body any) error {
 			return keyView(c.style, time.Now(), d.body, "nothing has changed: "+correction)
 		}
 		return keyView(c.style, time.Now(), d.body, ended)
-	})
+	}
+	_, err := show(c, append(failed, answers...), func(keys []decoded[adminapi.Key]) string { return titled(c, keys, view) })
+	return err
 }
 
 // hasNone reports whether a key has nothing of a resource that can be deleted.

@@ -19,8 +19,9 @@ import (
 
 // target is a zone of an instance, or the instance if it has no zone.
 type target struct {
-	from adminclient.Instance
-	zone string
+	from  adminclient.Instance
+	zone  string
+	owner adminclient.Instance // the one that is asked about the zone's budgets; set by [call.zones]
 }
 
 // request calls the admin API. The body can be nil.
@@ -94,20 +95,24 @@ func (c *call) zones(zone string, which asked, has func(adminapi.Zone) bool) (zo
 	for _, list := range lists {
 		known := zone == ""
 		for _, z := range list.body {
-			of := target{list.from, z.Name}
-			elsewhere := which == oneOfRedis && z.Store != "memory" && owners[redisZoneOf(list.from, z)] != list.from
+			of := target{list.from, z.Name, list.from}
+			if z.Store != "memory" {
+				of.owner = owners[redisZoneOf(list.from, z)]
+			}
 			wanted := z.Name == zone || zone == "" && has(z)
-			if wanted && !elsewhere && !slices.Contains(zones, of) {
+			if wanted && (which == everyInstance || of.owner == of.from) && !slices.ContainsFunc(zones, of.isSame) {
 				zones = append(zones, of)
 			}
 			known = known || z.Name == zone
 		}
 		if !known { // the answer says so
-			zones = append(zones, target{list.from, zone})
+			zones = append(zones, target{list.from, zone, list.from})
 		}
 	}
 	return zones, failed
 }
+
+func (t target) isSame(other target) bool { return t.from == other.from && t.zone == other.zone }
 
 // redisZone is a zone of one Redis. All instances that have it share its budgets.
 type redisZone struct{ name, store string }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -105,7 +106,7 @@ func bodyOf(cmd *cobra.Command, data string) (string, error) {
 func (c *call) explain(r adminapi.ExplainedRequest) error {
 	answers := ask(c.instances, func(t target) (json.RawMessage, error) { return t.request("POST", r, nil, "explain") })
 	bodies, err := show(c, answers, func(bodies []decoded[adminapi.Explanation]) string {
-		return titled(c, bodies, func(d decoded[adminapi.Explanation]) string { return explanationView(c.style, d.body) })
+		return titled(c, bodies, func(d decoded[adminapi.Explanation]) string { return explanationView(c.style, time.Now(), d.body) })
 	})
 	denied := func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" }
 	if err == nil && slices.ContainsFunc(bodies, denied) {
@@ -114,10 +115,21 @@ func (c *call) explain(r adminapi.ExplainedRequest) error {
 	return err
 }
 
-// explanationView shows an explanation, with the verdict in the first line.
-func explanationView(s terminal.Style, e adminapi.Explanation) string {
+// explanationView shows an explanation: first how often the keys of the request were denied lately, and then how it would
+// be decided now.
+func explanationView(s terminal.Style, now time.Time, e adminapi.Explanation) string {
 	var b strings.Builder
 	r := e.Request
+	for _, h := range e.Handlers {
+		for _, z := range h.Zones {
+			for _, text := range denialTexts(now, z.Denials) {
+				fmt.Fprintf(&b, "Lately, key %s of zone %s: %s\n", shownKey(*z.Key), quoteName(z.Zone), text)
+			}
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString("Now: ")
+	}
 	b.WriteString(s.Paint(printable(e.Verdict), verdictColors[e.Verdict]) + decisionText(e.Verdict, e.Decides) + "\n")
 	fmt.Fprintf(&b, "\n%s %s from %s", printable(r.Method), printable(r.URL), printable(r.ClientIP))
 	if r.User != "" {

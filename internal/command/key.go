@@ -21,37 +21,81 @@ func keyCommand() *cobra.Command {
 Shows the limits of a key with what remains, its override, its requests in
 flight, and its ban. Use it if you know the key from a log or from 'top', and
 'explain' if you know the request. A key that never came has full budgets.
-Instances that share a Redis have the same budgets, so only one of them is asked.`,
+Instances that share a Redis have the same budgets, so only those of one of them
+are shown. How often the key was denied lately is added up over all instances.`,
 		Examples: `
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
 	}, func(c *call) error {
-		return c.aboutKey(nil, func(d decoded[adminapi.Key]) string { return keyView(c.style, time.Now(), d.body, "") })
+		zones, failed := c.zones(c.zone, everyInstance, nil)
+		answers := ask(zones, func(t target) (json.RawMessage, error) { return t.requestKey("GET", "keys", c.key, nil) })
+		_, err := show(c, append(failed, answers...), func(keys []decoded[adminapi.Key]) string {
+			return titled(c, byOwner(keys), func(d decoded[adminapi.Key]) string { return keyView(c.style, time.Now(), d.body, "") })
+		})
+		return err
 	})
 }
 
-// aboutKey asks about the key all instances that must know, after a change if there is one.
-func (c *call) aboutKey(change func(target) error, view func(decoded[adminapi.Key]) string) error {
-	zones, failed := c.zones(c.zone, oneOfRedis, nil)
-	answers := ask(zones, func(t target) (json.RawMessage, error) {
-		if change != nil {
-			if err := change(t); err != nil {
-				return nil, err
+// byOwner returns the views of a key without those that repeat the budgets of another instance. Their denials are added to
+// those of that instance.
+func byOwner(all []decoded[adminapi.Key]) (keys []decoded[adminapi.Key]) {
+	for _, d := range all {
+		isOwner := func(other decoded[adminapi.Key]) bool { return other.from == d.owner }
+		if d.from == d.owner || !slices.ContainsFunc(all, isOwner) {
+			for _, other := range all {
+				if other.owner == d.owner && other.from != d.from {
+					d.body.Denials = append(d.body.Denials, other.body.Denials...)
+				}
+			}
+			keys = append(keys, d)
+		}
+	}
+	return keys
+}
+
+// denialTexts returns a line about the denials of a key, and one about those in shadow mode, of all instances together.
+func denialTexts(now time.Time, denials []adminapi.DeniedKey) (texts []string) {
+	for _, shadow := range []bool{false, true} {
+		var sum adminapi.DeniedKey
+		for _, d := range denials {
+			if d.Shadow == shadow {
+				addDenials(&sum, d)
 			}
 		}
-		key, err := t.requestKey("GET", "keys", c.key, nil)
-		if err != nil && change != nil {
-			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
+		verb, by := "denied", printable(sum.Limit)
+		if shadow {
+			verb, by = "would have been denied", by+" (shadow mode)"
 		}
-		return key, err
-	})
-	_, err := show(c, append(failed, answers...), func(keys []decoded[adminapi.Key]) string { return titled(c, keys, view) })
-	return err
+		switch sum.Times {
+		case 0:
+		case 1:
+			texts = append(texts, fmt.Sprintf("%s once, %s ago: %s", verb, since(now, sum.Last), by))
+		default:
+			texts = append(texts, fmt.Sprintf("%s %s times since %s, the last time %s ago: %s",
+				verb, count(sum.Times), instant(now, sum.First), since(now, sum.Last), by))
+		}
+	}
+	return texts
 }
 
-// keyView shows a key: its ban and its override first, because they decide before the limits. ended, if not empty, says
-// what a command has ended.
+// addDenials adds the denials of a key that another instance counted.
+func addDenials(sum *adminapi.DeniedKey, d adminapi.DeniedKey) {
+	if sum.Times == 0 {
+		*sum = d
+		return
+	}
+	sum.Denied, sum.AtLeast, sum.Times = sum.Denied+d.Denied, sum.AtLeast+d.AtLeast, sum.Times+d.Times
+	if d.First.Before(sum.First) {
+		sum.First = d.First
+	}
+	if d.Last.After(sum.Last) {
+		sum.Last, sum.Limit = d.Last, d.Limit
+	}
+}
+
+// keyView shows a key: first how often it was denied lately, then its ban and its override, because they decide before the
+// limits. ended, if not empty, says what a command has ended.
 func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Zone %s, key %s", quoteName(key.Zone), shownKey(adminapi.ShownKey{Key: &key.Key}))
@@ -62,6 +106,9 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 		b.WriteString(": " + ended)
 	}
 	b.WriteString("\n")
+	for _, text := range denialTexts(now, key.Denials) {
+		b.WriteString("Lately: " + text + "\n")
+	}
 	if ends := banEnds(key); ends > 0 {
 		until := now.Add(time.Duration(ends * float64(time.Second)))
 		b.WriteString(s.Paint("Banned for "+span(ends)+", until "+instant(now, until), terminal.Red) + "\n")
@@ -104,7 +151,7 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 	if text := t.Text(s); text != "" {
 		b.WriteString("\n" + text)
 	}
-	if isUnused(key) && ended == "" {
+	if isUnused(key) && len(key.Denials) == 0 && ended == "" {
 		b.WriteString("\nNo request is charged to this key now: check its spelling.\n")
 	}
 	return b.String()

@@ -172,9 +172,10 @@ func topCommand() *cobra.Command {
 		Use:   "top [zone]",
 		Short: "Shows the keys that were denied most lately",
 		Long: `
-Shows the keys that the instances denied most lately, of one zone or of all.
-Each minute all counts are halved. A count such as '5 to 7' can include denials
-of other keys. The counts of several instances are added up.`,
+Shows the keys that the instances denied most lately, of one zone or of all: how
+often, since when, and by which limit. Each minute all counts are halved. A count
+such as '5 to 7' can include denials of other keys. The counts of several instances
+are added up. What zones in shadow mode would have denied is in a separate column.`,
 		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
@@ -183,35 +184,47 @@ of other keys. The counts of several instances are added up.`,
 }
 
 // topView shows the keys that all instances together denied most.
-func topView(s terminal.Style, _ time.Time, lists []decoded[[]adminapi.DeniedKey], limit int) string {
+func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedKey], limit int) string {
 	type deniedKey struct {
-		zone, key       string // as people see them
-		denied, atLeast int64
+		zone, key string // as people see them
+		kind      string // which is before that of shadow mode
+		adminapi.DeniedKey
 	}
-	sums := make(map[[2]string]deniedKey)
+	sums := make(map[[2]string]*deniedKey)
+	anyShadow := false
 	for _, d := range lists {
 		for n, k := range d.body {
-			id := [2]string{d.zone, string(compactJSON(k.ShownKey))}
+			kind := "denied"
+			if k.Shadow {
+				kind = "shadow denied"
+			}
+			id := [2]string{d.zone, kind + string(compactJSON(k.ShownKey))}
 			if k.Cut { // other keys can have this beginning
 				id[1] += fmt.Sprint(d.from, n)
 			}
-			sum := sums[id]
-			sums[id] = deniedKey{d.zone, shownKey(k.ShownKey), sum.denied + k.Denied, sum.atLeast + k.AtLeast}
+			if sums[id] == nil {
+				sums[id] = &deniedKey{zone: d.zone, key: shownKey(k.ShownKey), kind: kind}
+			}
+			addDenials(&sums[id].DeniedKey, k)
+			anyShadow = anyShadow || k.Shadow
 		}
 	}
-	t := terminal.NewTable("ZONE", ">DENIED", "KEY")
+	t := terminal.NewTable("ZONE", ">DENIED", titleIf(anyShadow, ">SHADOW DENIED"), "SINCE", ">LAST", "LIMIT", "KEY")
 	shown := make(map[string]int)
-	for _, k := range slices.SortedFunc(maps.Values(sums), func(a, b deniedKey) int {
-		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(b.denied, a.denied), cmp.Compare(a.key, b.key))
+	for _, k := range slices.SortedFunc(maps.Values(sums), func(a, b *deniedKey) int {
+		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(a.kind, b.kind), cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.key, b.key))
 	}) {
-		if shown[k.zone]++; shown[k.zone] > limit {
+		if shown[k.zone+k.kind]++; shown[k.zone+k.kind] > limit {
 			continue
 		}
-		denied := count(k.denied)
-		if k.atLeast < k.denied {
-			denied = count(k.atLeast) + " to " + denied
+		denied, byShadow := count(k.Denied), ""
+		if k.AtLeast < k.Denied {
+			denied = count(k.AtLeast) + " to " + denied
 		}
-		t.Add(quoteName(k.zone), denied, k.key)
+		if k.Shadow {
+			denied, byShadow = "", denied
+		}
+		t.Add(quoteName(k.zone), denied, byShadow, instant(now, k.First), since(now, k.Last)+" ago", printable(k.Limit), k.key)
 	}
 	return cmp.Or(t.Text(s), "No key was denied lately.\n")
 }

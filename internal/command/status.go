@@ -16,27 +16,38 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	return subcommand(Manual{
+	cmd := subcommand(Manual{
 		Use:   "status",
 		Short: "Shows the stores and zones, with requests per second",
 		Long: `
 Shows each store with its state, each zone with its limits, and warnings. The
 requests per second are those of the last seconds. The totals count from the
 start of the process. The numbers of several instances are added up.
-The exit code is 1 while a Redis fails.`,
+The exit code is 1 while a Redis fails. With --check, the command shows only the
+warnings, also about zones that have had no request for an hour after the start.
+Then the exit code is 1 if there is one.`,
 		Examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019
-  $ caddy rate-limit status --json`,
+  $ caddy rate-limit status --check`,
 	}, func(c *call) error {
+		now, checks, warned := time.Now(), boolFlag(c.cmd, "check"), false
 		bodies, err := show(c, ask(c.instances, getStatus), func(bodies []decoded[statusBody]) string {
-			return statusView(c.style, time.Now(), bodies)
+			if checks {
+				text := warnings(c.style, now, bodies, true)
+				warned = text != ""
+				return cmp.Or(text, "No warning.\n")
+			}
+			return statusView(c.style, now, bodies)
 		})
-		if err == nil && slices.ContainsFunc(bodies, redisFails) {
+		if err == nil && (warned || slices.ContainsFunc(bodies, redisFails)) {
 			return errStoreFails
 		}
 		return err
 	})
+	cmd.Flags().Bool("check", false, "Show only warnings; the exit code is 1 if there is one")
+	cmd.MarkFlagsMutuallyExclusive("check", "json")
+	return cmd
 }
 
 // statusBody is the body for scripts: three bodies of the admin API.
@@ -86,7 +97,7 @@ func statusView(s terminal.Style, now time.Time, bodies []decoded[statusBody]) s
 	parts := []string{
 		storesTable(s, now, bodies),
 		zonesTable(s, now, bodies),
-		warnings(s, now, bodies),
+		warnings(s, now, bodies, false),
 	}
 	for _, part := range parts {
 		if part != "" {
@@ -159,13 +170,29 @@ func (n *zoneCounts) add(more zoneCounts, factor float64) {
 	n.shadowDenied += factor * more.shadowDenied
 }
 
+// share returns the share of some requests in all of a zone, in percent, and whether that is much: a tenth, of more than
+// a few.
+func (n *zoneCounts) share(some float64) (percent float64, much bool) {
+	percent = 100 * some / max(n.allowed+n.denied, 1)
+	return percent, some >= 10 && percent >= 10
+}
+
+func isZero(requests map[string]int64) bool {
+	for _, n := range requests {
+		if n > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // earlier returns the requests of a zone until some seconds ago. That is the newest sample of the history that is at
-// least a second old, or else the start of the process.
-func (b statusBody) earlier(now time.Time, zone string) (counts zoneCounts, ago float64) {
+// least as old as given in seconds, or else the start of the process.
+func (b statusBody) earlier(now time.Time, zone string, least float64) (counts zoneCounts, ago float64) {
 	ago = max(now.Sub(b.Status.Started).Seconds(), 1)
 	requests := make(map[string]int64)
 	for i, age := range b.History.Ages {
-		if age >= 1 {
+		if age >= least {
 			ago = age
 			for outcome, samples := range b.History.Zones[zone] {
 				requests[outcome] = samples[i]
@@ -190,7 +217,7 @@ func zonesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) s
 				zones[z.Name], totals[z.Name], rates[z.Name] = z, new(zoneCounts), new(zoneCounts)
 			}
 			counts := countsOf(z.Requests)
-			earlier, ago := d.body.earlier(now, z.Name)
+			earlier, ago := d.body.earlier(now, z.Name, 1)
 			totals[z.Name].add(counts, 1)
 			rates[z.Name].add(counts, 1/ago)
 			rates[z.Name].add(earlier, -1/ago)
@@ -236,8 +263,11 @@ func limitsOf(z adminapi.Zone) string {
 	return printable(text)
 }
 
-// warnings returns a line for each thing that an operator should look at.
-func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
+// unusedAfter is how long after the start of the process a zone without a request gets a warning.
+const unusedAfter = time.Hour
+
+// warnings returns a line for each thing that an operator should look at, with unused zones if these are asked for.
+func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody], withUnused bool) string {
 	var b strings.Builder
 	for _, d := range bodies {
 		warn := func(format string, args ...any) {
@@ -263,10 +293,25 @@ func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody]) str
 		})
 		named := make(map[string]bool)
 		for _, z := range d.body.Zones {
-			if n := z.Requests["error"]; n > 0 && !named[z.Name] {
-				warn("The store could not decide %s requests of zone %s since the start.", count(n), quoteName(z.Name))
+			if named[z.Name] {
+				continue
 			}
 			named[z.Name] = true
+			if n := z.Requests["error"]; n > 0 {
+				warn("The store could not decide %s requests of zone %s since the start.", count(n), quoteName(z.Name))
+			}
+			minute := countsOf(z.Requests)
+			earlier, _ := d.body.earlier(now, z.Name, 60)
+			minute.add(earlier, -1)
+			if share, much := minute.share(minute.denied); much {
+				warn("Zone %s denied %.0f%% of its requests in the last minute.", quoteName(z.Name), share)
+			}
+			if share, much := minute.share(minute.shadowDenied); much {
+				warn("Zone %s would have denied %.0f%% of its requests in the last minute (shadow mode).", quoteName(z.Name), share)
+			}
+			if age := now.Sub(d.body.Status.Started); withUnused && z.Requests != nil && isZero(z.Requests) && age >= unusedAfter {
+				warn("Zone %s has had no request since the start, %s ago: check its match.", quoteName(z.Name), since(now, d.body.Status.Started))
+			}
 		}
 	}
 	return b.String()

@@ -28,13 +28,16 @@ func TestStatusExitCode(t *testing.T) {
 			}
 			_ = json.NewEncoder(w).Encode(status)
 		}))
-		root, printed := &cobra.Command{Use: "rate-limit", SilenceUsage: true}, new(strings.Builder)
-		configure(root)
-		root.SetArgs([]string{"status", "--json", "--address", strings.TrimPrefix(admin.URL, "http://")})
-		root.SetOut(printed)
-		root.SetErr(printed)
-		if got := root.Execute(); got != want || !json.Valid([]byte(printed.String())) {
-			t.Errorf("state %q: %v, want %v, and printed %s", state, got, want, printed)
+		for _, flag := range []string{"--json", "--check"} {
+			root, printed := &cobra.Command{Use: "rate-limit", SilenceUsage: true}, new(strings.Builder)
+			configure(root)
+			root.SetArgs([]string{"status", flag, "--address", strings.TrimPrefix(admin.URL, "http://")})
+			root.SetOut(printed)
+			root.SetErr(printed)
+			got, text := root.Execute(), printed.String()
+			if got != want || json.Valid([]byte(text)) != (flag == "--json") || flag == "--check" && (text == "No warning.\n") != (want == nil) {
+				t.Errorf("state %q %s: %v, want %v, and printed %s", state, flag, got, want, text)
+			}
 		}
 		admin.Close()
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func ptr[T any](v T) *T { return &v }
 // from returns a body of an instance, or of a zone of an instance, such as a:1/api.
 func from[T any](of string, body T) decoded[T] {
 	address, zone, _ := strings.Cut(of, "/")
-	return decoded[T]{target{adminclient.Instance(address), zone}, body}
+	return decoded[T]{target{from: adminclient.Instance(address), zone: zone}, body}
 }
 
 func TestStatusView(t *testing.T) {
@@ -55,19 +56,41 @@ func TestStatusView(t *testing.T) {
 	several := append(one, from("10.0.0.2:2019", statusBody{failing, append(zones(1, 1, 7), zones(0, 0, 7)[0]), adminapi.History{}}))
 	goldentest.Want(t, "testdata/status_several.txt", statusView(terminal.Style{}, now, several))
 	goldentest.Want(t, "testdata/status_colors.txt", statusView(terminal.Style{Colored: true}, now, several))
+
+	checked := []decoded[statusBody]{from("a:1", statusBody{memory, []adminapi.Zone{
+		{Name: "api", Requests: map[string]int64{"allowed": 90, "denied": 60}},
+		{Name: "few", Requests: map[string]int64{"denied": 9}},
+		{Name: "large", Requests: map[string]int64{"allowed": 901, "denied": 100}},
+		{Name: "earlier", Requests: map[string]int64{"denied": 5000}},
+		{Name: "orders", Requests: map[string]int64{"allowed": 4000, "shadow_denied": 5200}},
+		{Name: "unused", Requests: map[string]int64{"allowed": 0}},
+		{Name: "uncounted"},
+	}, adminapi.History{Ages: []float64{70, 61, 10}, Zones: map[string]map[string][]int64{
+		"api": {"denied": {0, 50, 60}}, "earlier": {"denied": {0, 4991, 5000}},
+	}}})}
+	goldentest.Want(t, "testdata/status_check.txt", warnings(terminal.Style{}, now, checked, true))
+}
+
+// lately returns denials of a key that began an hour ago, and the last of which was some seconds ago.
+func lately(key adminapi.ShownKey, shadow bool, times, atLeast int64, ago time.Duration) adminapi.DeniedKey {
+	return adminapi.DeniedKey{
+		ShownKey: key, Shadow: shadow, Denied: times, AtLeast: atLeast, Times: atLeast, First: now.Add(-time.Hour), Last: now.Add(-ago),
+		Limit: fmt.Sprintf("gcra %d 1h", ago/time.Second),
+	}
 }
 
 func TestTopView(t *testing.T) {
 	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
-	cut := adminapi.DeniedKey{ShownKey: adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, Denied: 1}
+	cut := lately(adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, false, 1, 0, time.Second)
 	lists := []decoded[[]adminapi.DeniedKey]{
 		from("a:1/api", []adminapi.DeniedKey{
-			{ShownKey: shown("customer-7"), Denied: 812, AtLeast: 812},
-			{ShownKey: shown("a%0Ab"), Denied: 7, AtLeast: 5},
+			lately(shown("customer-7"), false, 812, 812, 5*time.Second),
+			lately(shown("customer-7"), true, 900, 900, 6*time.Second),
+			lately(shown("a%0Ab"), false, 7, 5, 7*time.Second),
 			cut, cut, // these may be different keys
 		}),
-		from("b:1/api", []adminapi.DeniedKey{{ShownKey: shown("customer-7"), Denied: 1000, AtLeast: 1000}, cut}),
-		from("a:1/login", []adminapi.DeniedKey{{ShownKey: adminapi.ShownKey{HashedKey: "abc"}, Denied: 1, AtLeast: 1}}),
+		from("b:1/api", []adminapi.DeniedKey{lately(shown("customer-7"), false, 1000, 1000, 3*time.Second), cut}),
+		from("a:1/login", []adminapi.DeniedKey{lately(adminapi.ShownKey{HashedKey: "abc"}, false, 1, 1, time.Second)}),
 	}
 	goldentest.Want(t, "testdata/top.txt", topView(terminal.Style{}, now, lists, 10))
 	goldentest.Want(t, "testdata/top_limit.txt", topView(terminal.Style{}, now, lists, 1))
@@ -98,7 +121,11 @@ func TestListViews(t *testing.T) {
 }
 
 func TestKeyView(t *testing.T) {
-	goldentest.Want(t, "testdata/key.txt", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Budgets: []adminapi.Budgets{{
+	key := adminapi.ShownKey{Key: ptr("a%20b")}
+	denials := []adminapi.DeniedKey{
+		lately(key, false, 44, 44, 3*time.Second), lately(key, true, 1, 1, time.Minute), lately(key, false, 9, 9, 2*time.Second),
+	}
+	goldentest.Want(t, "testdata/key.txt", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Denials: denials, Budgets: []adminapi.Budgets{{
 		Limits: []adminapi.Limit{
 			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
 			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
@@ -133,6 +160,7 @@ func TestUnusedKeys(t *testing.T) {
 		"charged":    {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full, charged}}}}, "", false},
 		"in flight":  {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full}, Concurrency: &adminapi.Concurrency{InUse: 1}}}}, "", false},
 		"overridden": {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full}}}, Override: &adminapi.Override{}}, "", false},
+		"denied":     {adminapi.Key{Budgets: []adminapi.Budgets{{Limits: []adminapi.Limit{full}}}, Denials: make([]adminapi.DeniedKey, 1)}, "", false},
 		"unlimited":  {adminapi.Key{Budgets: []adminapi.Budgets{{}}}, "", false},
 	} {
 		view := keyView(terminal.Style{}, now, test.key, test.ended)
@@ -152,6 +180,7 @@ func TestExplanationView(t *testing.T) {
 			{Server: "srv0", Reached: true, Zones: []adminapi.ExplainedZone{
 				{
 					Zone: "api", Applies: "yes", Key: &key, Cost: 1, Verdict: "denied", Plan: ptr("free"),
+					Denials: []adminapi.DeniedKey{lately(key, false, 44, 44, 3*time.Second)},
 					Limits: []adminapi.Limit{
 						{Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0), ResetAfter: 3600},
 						{Limit: "fixed_window 10000 24h", Remaining: 9997, RetryAfter: ptr(0.0), ResetAfter: 80000},
@@ -173,10 +202,10 @@ func TestExplanationView(t *testing.T) {
 		},
 		Notes: []string{"the body\x1b is not known"},
 	}
-	goldentest.Want(t, "testdata/explain_denied.txt", explanationView(terminal.Style{}, denied))
-	goldentest.Want(t, "testdata/explain_colors.txt", explanationView(terminal.Style{Colored: true}, denied))
+	goldentest.Want(t, "testdata/explain_denied.txt", explanationView(terminal.Style{}, now, denied))
+	goldentest.Want(t, "testdata/explain_colors.txt", explanationView(terminal.Style{Colored: true}, now, denied))
 
-	goldentest.Want(t, "testdata/explain_delayed.txt", explanationView(terminal.Style{}, adminapi.Explanation{
+	goldentest.Want(t, "testdata/explain_delayed.txt", explanationView(terminal.Style{}, now, adminapi.Explanation{
 		Request: adminapi.ExplainedRequest{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
 	}))

@@ -45,10 +45,8 @@ type Denial struct {
 	// Percent is not 0 if nothing was denied: the request has reached this share of the Limit, a calendar.
 	Percent int64
 
-	Wait               algorithms.Micros // retry after; for a ban, its duration; for a share, until the period ends
-	Reason             string
-	Limit              *algorithms.Limit // for store.DeniedByLimit and store.DeniedByReserved
-	Slots              int64             // for store.DeniedByConcurrency: the number of slots
+	Wait algorithms.Micros // retry after; for a ban, its duration; for a share, until the period ends
+	Cause
 	RemoteIP, ClientIP string
 	Method, Host, Path string // a [Log] keeps up to maxLoggedTextBytes of each
 
@@ -57,6 +55,27 @@ type Denial struct {
 	count    int64
 	id       string // for clients and operators; "" for a ban, and for denials of all other keys
 	ticks    int    // in the table of a Log: the seconds since the ID was new
+}
+
+// Cause is what denied a request.
+type Cause struct {
+	Reason string
+	Limit  *algorithms.Limit // for store.DeniedByLimit and store.DeniedByReserved
+	Slots  int64             // for store.DeniedByConcurrency: the number of slots
+}
+
+// String returns the limit that denied the request, or else the reason.
+func (c Cause) String() string {
+	switch c.Reason {
+	case store.DeniedByLimit:
+		return c.Limit.String()
+	case store.DeniedByReserved:
+		return c.Limit.String() + " (reserved)"
+	case store.DeniedByConcurrency:
+		return fmt.Sprint("concurrency ", c.Slots)
+	default:
+		return c.Reason
+	}
 }
 
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
@@ -70,20 +89,6 @@ func (d *Denial) message() string {
 		return "rate limit would be exceeded"
 	default:
 		return "rate limit exceeded"
-	}
-}
-
-// limitDescription returns the limit that denied the request, as text.
-func (d *Denial) limitDescription() string {
-	switch d.Reason {
-	case store.DeniedByLimit:
-		return d.Limit.String()
-	case store.DeniedByReserved:
-		return d.Limit.String() + " (reserved)"
-	case store.DeniedByConcurrency:
-		return fmt.Sprint("concurrency ", d.Slots)
-	default:
-		return d.Reason
 	}
 }
 
@@ -124,7 +129,7 @@ func (d *Denial) report(events *Events) {
 		fields = append(fields, zap.String("remote_ip", d.RemoteIP), zap.String("client_ip", d.ClientIP))
 	}
 	fields = append(fields, zap.Int64("count", d.count),
-		zap.String("reason", d.Reason), zap.String("limit", d.limitDescription()), zap.String("method", d.Method))
+		zap.String("reason", d.Reason), zap.String("limit", d.Cause.String()), zap.String("method", d.Method))
 	if !d.Source.hashesKeys() {
 		fields = append(fields, zap.String("host", d.Host), zap.String("path", d.Path))
 	}

@@ -76,7 +76,7 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 		for key := range keys {
 			for _, limit := range limits {
 				for _, percent := range []int64{80, 100} {
-					l.Record(Denial{Zone: "z", Key: fmt.Sprint("k", key), Source: source, Limit: limit, Percent: percent})
+					l.Record(Denial{Zone: "z", Key: fmt.Sprint("k", key), Source: source, Cause: Cause{Limit: limit}, Percent: percent})
 				}
 			}
 			deny(key % 3)
@@ -91,7 +91,7 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 			}
 		}
 		for key := range 5 * maxLogKeys {
-			l.Record(Denial{Zone: "z", Key: fmt.Sprint("more", key), Source: source, Limit: limits[0], Percent: 80})
+			l.Record(Denial{Zone: "z", Key: fmt.Sprint("more", key), Source: source, Cause: Cause{Limit: limits[0]}, Percent: 80})
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -102,7 +102,7 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 		l.mu.Unlock()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		l.Record(Denial{Zone: "z", Key: "later", Source: source, Limit: limits[0], Percent: 80})
+		l.Record(Denial{Zone: "z", Key: "later", Source: source, Cause: Cause{Limit: limits[0]}, Percent: 80})
 		if !reported["later 0 80% x1"] {
 			t.Error("after the flood, a share is not reported with its key")
 		}
@@ -176,7 +176,7 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
 			for _, s := range []*Source{new(Source), {LogsKeys: true}, {LogsKeys: true, HashSecret: "pepper"}} {
 				denials.Record(Denial{Zone: "z" + s.HashSecret, Key: key, Source: s, Host: key[:5]})
-				top.Add(time.Now(), s.HashSecret, key)
+				top.Add(time.Now(), s.HashSecret, key, false, Cause{})
 			}
 		}
 		return weak.Make(header)

@@ -22,12 +22,12 @@ var keyHashes = keyhash.New()
 
 // TopKeys counts the recent denials of a zone by key. It is safe for concurrent use.
 type TopKeys struct {
-	sketch *topk.Sketch[keyID, keys.Shown]
+	sketch *topk.Sketch[keyID, evidence]
 }
 
 // NewTopKeys returns TopKeys without denials.
 func NewTopKeys() *TopKeys {
-	return &TopKeys{topk.New[keyID, keys.Shown](maxTopKeys, topKeysHalfLife)}
+	return &TopKeys{topk.New[keyID, evidence](maxTopKeys, topKeysHalfLife)}
 }
 
 // Destruct implements [caddy.Destructor]. There is nothing to close.
@@ -37,19 +37,50 @@ func (*TopKeys) Destruct() error { return nil }
 type keyID struct {
 	hash   keyhash.Hash
 	hashed bool // operators see the key as its HMAC
+	shadow bool // the requests passed, because the zone is in shadow mode for the key
 }
 
-// Add counts a denial of a key. With a secret, operators see the key as its HMAC.
-func (t *TopKeys) Add(now time.Time, secret, key string) {
-	id := keyID{keyHashes.Sum(key), secret != ""}
-	t.sketch.Add(now, id, func() keys.Shown { return keys.NewShown(secret, key) })
+// evidence is what is known of the recent denials of a key.
+type evidence struct {
+	key         keys.Shown
+	times       int64
+	first, last time.Time
+	cause       Cause // of the last one
+}
+
+// Add counts a denial of a key, or what would be one without shadow mode. With a secret, operators see the key as its HMAC.
+func (t *TopKeys) Add(now time.Time, secret, key string, shadow bool, c Cause) {
+	t.sketch.Add(now, keyID{keyHashes.Sum(key), secret != "", shadow}, func(e *evidence) {
+		if e.times == 0 {
+			e.key, e.first = keys.NewShown(secret, key), now
+		}
+		e.times, e.last, e.cause = e.times+1, now, c
+	})
 }
 
 // List returns the keys that were denied most, the highest count first.
 func (t *TopKeys) List(now time.Time) []adminapi.DeniedKey {
+	return t.list(now, func(keyID) bool { return true })
+}
+
+// Of returns what List says of one key: the denials, and those by shadow mode.
+func (t *TopKeys) Of(now time.Time, secret, key string) []adminapi.DeniedKey {
+	hash := keyHashes.Sum(key)
+	return t.list(now, func(id keyID) bool { return id.hash == hash && id.hashed == (secret != "") })
+}
+
+func (t *TopKeys) list(now time.Time, keep func(keyID) bool) []adminapi.DeniedKey {
 	list := []adminapi.DeniedKey{}
-	for _, c := range t.sketch.List(now, func(a, b keys.Shown) int { return strings.Compare(a.Text, b.Text) }) {
-		list = append(list, adminapi.DeniedKey{ShownKey: c.Label.View(), Denied: c.Count, AtLeast: c.Count - c.Excess})
+	for _, c := range t.sketch.List(now, func(a, b evidence) int { return strings.Compare(a.key.Text, b.key.Text) }) {
+		if e := c.Label; keep(c.Key) {
+			list = append(list, adminapi.DeniedKey{
+				ShownKey: e.key.View(), Shadow: c.Key.shadow, Denied: c.Count, AtLeast: c.Count - c.Excess,
+				Times: e.times, First: utcMillis(e.first), Last: utcMillis(e.last), Limit: e.cause.String(),
+			})
+		}
 	}
 	return list
 }
+
+// utcMillis returns an instant as answers of the admin API have it.
+func utcMillis(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }

@@ -96,7 +96,11 @@ func TestAdminKey(t *testing.T) {
 		}
 
 		c.Operate(t, 204, "DELETE", keyPath("k"), "")
-		if v := seenKey(t, c, "k"); !reflect.DeepEqual(v, fresh) {
+		v = seenKey(t, c, "k")
+		if d := v.Denials; len(d) != 1 || d[0].Times != 4 || d[0].Limit != "ban" {
+			t.Errorf("denials %+v", d)
+		}
+		if v.Denials = nil; !reflect.DeepEqual(v, fresh) {
 			t.Errorf("after a reset %+v, want %+v", v, fresh)
 		}
 		// Overrides of the configuration.

@@ -32,8 +32,12 @@ func testCommandChanges(t *testing.T, use string) {
 		one.Get(t, "/", "Key", "k")
 	}
 	felt("k", 429)
-	one.RateLimit(t, "key", "api", "k").Succeeds(t, "Zone api, key k\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
+	both := one.RateLimit(t, "key", "api", "k", "--address", one.Admin, "--address", other.Admin) // each has denied it, one once
+	both.Succeeds(t, "Zone api, key k\nLately: denied 2 times since ", ": token_bucket 2 1h\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
 		"token_bucket 2 1h          0  ")
+	if n := strings.Count(both.Out, "LIMIT"); n != 1 {
+		t.Errorf("the budgets are shown %d times: %s", n, both.Out)
+	}
 	if key := decodes[adminapi.Key](t, one.RateLimit(t, "key", "api", "k", "--json")); key.Key != "k" || key.Budgets[0].Limits[0].Remaining != 0 {
 		t.Errorf("%+v", key)
 	}

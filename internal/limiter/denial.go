@@ -21,7 +21,6 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 	e, wait := state.LongestDenial()
 	state.denying, state.retryAfter = e, l.addJitter(wait)
 	httpfields.SetRetryAfter(w.Header(), state.retryAfter)
-	state.countDeniedKeys()
 	state.denialID = state.logDenial(r, e, denials.Denial{Wait: wait})
 	reason, _ := e.DenialReason()
 	state.trace.SetDenial(e.Zone.Name, reason)

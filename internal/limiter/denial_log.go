@@ -11,14 +11,15 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// logShadowsAndBans logs the denials of zones in shadow mode, and the bans that begin with this
-// request.
-func (state *State) logShadowsAndBans(r *http.Request) {
+// recordDenials counts the denials of the request by key, and logs those of zones in shadow mode, and the bans that
+// begin with the request.
+func (state *State) recordDenials(r *http.Request) {
 	for i := range state.Entries {
 		e := &state.Entries[i]
 		if !e.Denies() {
 			continue
 		}
+		e.Zone.DeniedKeys.Add(time.Now(), state.Limiter.HashSecret, e.Key, e.Shadow, e.denialCause())
 		if e.Shadow {
 			state.logDenial(r, e, denials.Denial{Shadow: true, Wait: e.RetryAfter()})
 		}
@@ -31,14 +32,7 @@ func (state *State) logShadowsAndBans(r *http.Request) {
 // logDenial fills in the rest of a denial by the zone, and logs it. It returns the ID of the denial, if
 // it has one.
 func (state *State) logDenial(r *http.Request, e *Entry, d denials.Denial) (id string) {
-	d.Zone, d.Key, d.Source = e.Zone.Name, e.Key, state.Limiter.DenialSource
-	var limit int
-	switch d.Reason, limit = e.DenialReason(); d.Reason {
-	case store.DeniedByLimit, store.DeniedByReserved:
-		d.Limit = e.LimitSet.Limits[limit]
-	case store.DeniedByConcurrency:
-		d.Slots = e.Slots.Limit
-	}
+	d.Zone, d.Key, d.Source, d.Cause = e.Zone.Name, e.Key, state.Limiter.DenialSource, e.denialCause()
 	remoteIP, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remoteIP = r.RemoteAddr
@@ -53,12 +47,14 @@ func (state *State) logDenial(r *http.Request, e *Entry, d denials.Denial) (id s
 	return state.Limiter.Denials.Record(d)
 }
 
-// countDeniedKeys counts a denied request for the keys that were denied.
-func (state *State) countDeniedKeys() {
-	now := time.Now()
-	for i := range state.Entries {
-		if e := &state.Entries[i]; !e.Shadow && e.Denies() {
-			e.Zone.DeniedKeys.Add(now, state.Limiter.HashSecret, e.Key)
-		}
+// denialCause returns what denies the request in the zone.
+func (e *Entry) denialCause() (c denials.Cause) {
+	var limit int
+	switch c.Reason, limit = e.DenialReason(); c.Reason {
+	case store.DeniedByLimit, store.DeniedByReserved:
+		c.Limit = e.LimitSet.Limits[limit]
+	case store.DeniedByConcurrency:
+		c.Slots = e.Slots.Limit
 	}
+	return c
 }

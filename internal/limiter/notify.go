@@ -52,7 +52,7 @@ func (state *State) reporter(e *Entry, limits []store.Limit) func([]algorithms.D
 				if crossed(&limits[i], d, percent) {
 					l.Denials.Record(denials.Denial{
 						Source: l.DenialSource, Zone: z.Name, Key: key, Percent: percent,
-						Reason: store.DeniedByLimit, Limit: limits[i].Limit, Wait: d.ResetAfter,
+						Cause: denials.Cause{Reason: store.DeniedByLimit, Limit: limits[i].Limit}, Wait: d.ResetAfter,
 					})
 				}
 			}

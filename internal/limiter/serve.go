@@ -34,7 +34,7 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	case decideError != nil:
 		return l.handleStoreError(w, r, next, state, decideError)
 	}
-	state.logShadowsAndBans(r)
+	state.recordDenials(r)
 	if l.HeaderForms.draft && state.HasEnforcedZone() {
 		state.setDraftFields(w.Header())
 	}

@@ -16,7 +16,7 @@ import (
 // up more than 1/capacity of all occurrences. "Lately" means that all counts are halved once per
 // half-life.
 //
-// A label describes a key for people. It is made once, when the key gets a counter.
+// A label has what else is known of a key while it has a counter.
 type Sketch[Key comparable, Label any] struct {
 	capacity int
 	halfLife time.Duration
@@ -40,23 +40,24 @@ func New[Key comparable, Label any](capacity int, halfLife time.Duration) *Sketc
 	return &Sketch[Key, Label]{capacity: capacity, halfLife: halfLife}
 }
 
-// Add counts an occurrence of a key. It calls makeLabel if the key has no counter yet.
-func (s *Sketch[Key, Label]) Add(now time.Time, key Key, makeLabel func() Label) {
+// Add counts an occurrence of a key, and calls update with its label, which is zero if the key had no counter.
+func (s *Sketch[Key, Label]) Add(now time.Time, key Key, update func(*Label)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.halveLocked(now)
 	i, found := s.indexes[key]
 	if !found {
-		i = s.insertLocked(key, makeLabel())
+		i = s.insertLocked(key)
 	}
 	s.counters[i].Count++
+	update(&s.counters[i].Label)
 }
 
 // insertLocked gives a new key a counter, and returns its index.
-func (s *Sketch[Key, Label]) insertLocked(key Key, label Label) int {
+func (s *Sketch[Key, Label]) insertLocked(key Key) int {
 	i := len(s.counters)
 	if i < s.capacity {
-		s.counters = append(s.counters, Counter[Key, Label]{Key: key, Label: label})
+		s.counters = append(s.counters, Counter[Key, Label]{Key: key})
 	} else {
 		i = 0
 		for j := range s.counters {
@@ -66,7 +67,7 @@ func (s *Sketch[Key, Label]) insertLocked(key Key, label Label) int {
 		}
 		least := &s.counters[i]
 		delete(s.indexes, least.Key)
-		least.Key, least.Label, least.Excess = key, label, least.Count
+		*least = Counter[Key, Label]{Key: key, Count: least.Count, Excess: least.Count}
 	}
 	if s.indexes == nil {
 		s.indexes = make(map[Key]int, s.capacity)

@@ -18,7 +18,11 @@ const (
 func newSketch() *Sketch[string, string] { return New[string, string](capacity, halfLife) }
 
 func add(s *Sketch[string, string], now time.Time, key string) {
-	s.Add(now, key, func() string { return "label of " + key })
+	s.Add(now, key, func(label *string) {
+		if *label == "" {
+			*label = "label of " + key
+		}
+	})
 }
 
 func list(s *Sketch[string, string], now time.Time) []Counter[string, string] {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
@@ -65,7 +66,7 @@ func TestReloadKeepsTopKeys(t *testing.T) {
 			"http":{"servers":{"s":{"listen":["unix/%s/s"],"routes":[{"handle":[{"handler":"rate_limit"},{"handler":"rate_limit"}]}]}}}}}`, options, zone, t.TempDir())
 		return loadApp(t, config)
 	}
-	load("api", "").zonesByName["api"][0].DeniedKeys.Add(time.Now(), "", "flood")
+	load("api", "").zonesByName["api"][0].DeniedKeys.Add(time.Now(), "", "flood", false, denials.Cause{})
 	for _, step := range []struct {
 		zone, options string
 		keys          int
@@ -76,12 +77,12 @@ func TestReloadKeepsTopKeys(t *testing.T) {
 				t.Errorf("%+v: the keys are %+v", step, got)
 			}
 		}
-		zones[1].DeniedKeys.Add(time.Now(), step.options, "flood")
+		zones[1].DeniedKeys.Add(time.Now(), step.options, "flood", false, denials.Cause{})
 		if got := zones[0].DeniedKeys.List(time.Now()); len(got) != 1 {
 			t.Errorf("%+v: the two handlers have different keys: %+v", step, got)
 		}
 		if step.keys == 1 { // twice
-			zones[0].DeniedKeys.Add(time.Now(), step.options, "flood")
+			zones[0].DeniedKeys.Add(time.Now(), step.options, "flood", false, denials.Cause{})
 		}
 	}
 }

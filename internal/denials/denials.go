@@ -57,7 +57,7 @@ type Denial struct {
 	ticks    int    // in the table of a Log: the seconds since the ID was new
 }
 
-// Cause is what denied a request.
+// Cause says why a request was denied.
 type Cause struct {
 	Reason string
 	Limit  *algorithms.Limit // for store.DeniedByLimit and store.DeniedByReserved

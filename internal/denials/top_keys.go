@@ -40,7 +40,7 @@ type keyID struct {
 	shadow bool // the requests passed, because the zone is in shadow mode for the key
 }
 
-// evidence is what is known of the recent denials of a key.
+// evidence has the recent denials of a key, as far as they are known.
 type evidence struct {
 	key         keys.Shown
 	times       int64

@@ -57,9 +57,10 @@ func (p *Proposal) Outcome() string {
 
 // Recommendation is a limit that a report recommends. Its texts are safe on a terminal.
 type Recommendation struct {
-	For   string // such as "zone api, plan gold"
-	Limit string
-	Why   string // a sentence
+	For     string // such as "zone api, plan gold"
+	Limit   string
+	Instead string // behind Limit: " in place of gcra 5 1s" or ", the present limit"; empty if there is no limit
+	Why     string // a sentence
 }
 
 // Recommendations returns a limit for each limit of a zone, or for a zone without limits.
@@ -97,9 +98,9 @@ func (r *Report) recommendation(letter string, z *Zone, p *Proposal) Recommendat
 	switch p.Current {
 	case "":
 	case point.Line:
-		recommended.Limit += ", the present limit"
+		recommended.Instead = ", the present limit"
 	default:
-		recommended.Limit += " in place of " + limitText(p.Current)
+		recommended.Instead = " in place of " + limitText(p.Current)
 	}
 	if g := p.Gap; g != nil {
 		keys := "the same " + Counted(g.Middle.DeniedKeys, "key")

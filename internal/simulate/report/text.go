@@ -37,7 +37,7 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 	}
 	t.block(leftOut...)
 	for _, recommended := range r.Recommendations() {
-		head := "Recommended for " + recommended.For + ": " + recommended.Limit
+		head := "Recommended for " + recommended.For + ": " + recommended.Limit + recommended.Instead
 		t.block(t.style.Paint(t.wrap(head, "  "), terminal.Green), t.wrap("  "+recommended.Why, "  "))
 	}
 	if l := &r.Log; l.From != nil && l.To != nil {

@@ -54,7 +54,7 @@ func TestRealSimulateScreenshots(t *testing.T) {
 	}
 	report := simulateShop(t)
 	must(t, os.MkdirAll(simulatePictures, 0o755))
-	heights := []int{2060, 2060, 2400}
+	heights := []int{2440, 2440, 2400}
 	for i, v := range []view{{width: 1180, height: 1000}, {width: 1180, height: 1000, dark: true}, {width: 390, height: 844, phone: true}} {
 		p := openPage(t, report, v)
 		shot, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))

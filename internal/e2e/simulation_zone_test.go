@@ -110,9 +110,8 @@ func TestReportOfAZone(t *testing.T) {
 	}
 	process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "access.log")
 	process.Dir = dir
-	_, zone, _ := strings.Cut(runCommand(t, process).Out, "for example:\n")
-	zone, _, _ = strings.Cut(zone, "\nLog\n")
-	zone, _, _ = strings.Cut(zone, "\nNotes\n")
+	_, zone, _ := strings.Cut(runCommand(t, process).Out, "to be written into rate_limit:\n")
+	zone, _, _ = strings.Cut(zone, "\n  It would have denied ")
 	pasted := strings.Replace(string(caddyfile), "zone clients {", zone+"\nzone clients {", 1)
 	if zones := loadSimulation(t, pasted).Zones(); len(zones) != 4 || zones[3].Name != "new" || len(zones[3].Sets[0].Limits) != 1 {
 		t.Errorf("with %s there are the zones %+v", zone, zones)

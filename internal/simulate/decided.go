@@ -1,6 +1,9 @@
 package simulate
 
-import "github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+import (
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
 
 // Decided is a request whose outcome is known.
 type Decided struct {
@@ -29,6 +32,17 @@ type DecidedZone struct {
 	Reached bool
 	// Delay is how long the zone delays the request; 0 in shadow mode.
 	Delay algorithms.Micros
+}
+
+// Outcome returns the outcome of the request in the zone.
+func (z *DecidedZone) Outcome() report.Outcome {
+	switch {
+	case !z.Denied:
+		return report.Allowed
+	case z.Shadow:
+		return report.ShadowDenied
+	}
+	return report.Denied
 }
 
 // Reason is why a zone denies a request.

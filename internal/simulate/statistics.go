@@ -16,13 +16,12 @@ import (
 // the module. It doesn't count in a zone that didn't decide it, because an earlier handler had denied it.
 //
 // Memory is bounded by [Configuration.MaxKeys]: about 70 bytes for a key of a zone whose limits have one
-// window, 24 for each other window, and 48 more if the key was denied.
+// window, 24 for each other window, and 64 more if the key was denied.
 type Statistics struct {
 	configuration Configuration
 	now           algorithms.Micros // the latest Came so far
-	requests      int64
+	tally         report.Tally
 	limited       int64
-	denied        int64
 	delayed       int64
 	timelines     timelines // of all requests, and then of each zone
 	zones         []zoneStatistics
@@ -46,32 +45,32 @@ func NewStatistics(c Configuration) *Statistics {
 
 // Observe counts a request.
 func (s *Statistics) Observe(d *Decided) {
-	if s.requests == 0 {
+	if s.tally.Requests == 0 {
 		s.now = d.Came
 	}
 	// A request that waited for a slot is decided after requests that came later. All statistics over
 	// time count it then.
 	s.now = max(s.now, d.Came)
-	s.requests++
-	if d.Denied {
-		s.denied++
-	}
 	if d.Delay > 0 {
 		s.delayed++
 	}
 	bucket := s.timelines.bucket(s.now)
-	s.timelines.series[0][bucket].Count(d.Denied)
-
-	limited := d.Denied
+	outcome, limited := report.Allowed, d.Denied
+	if d.Denied {
+		outcome = report.Denied
+	}
 	for i := range d.Zones {
 		z := &d.Zones[i]
 		limited = limited || !z.BanOnly
 		if !z.Reached || z.BanOnly && !z.Denied {
 			continue
 		}
-		s.timelines.series[1+z.Zone][bucket].Count(z.Denied)
+		outcome = max(outcome, z.Outcome())
+		s.timelines.series[1+z.Zone][bucket].Count(z.Outcome())
 		s.zones[z.Zone].observe(s.now, z, &s.keys)
 	}
+	s.tally.Count(outcome)
+	s.timelines.series[0][bucket].Count(outcome)
 	if limited {
 		s.limited++
 	}
@@ -80,11 +79,11 @@ func (s *Statistics) Observe(d *Decided) {
 // Report returns the counts so far.
 func (s *Statistics) Report() report.Configuration {
 	r := report.Configuration{
-		Requests: s.requests, Limited: s.limited, Denied: s.denied, Delayed: s.delayed,
+		Tally: s.tally, Limited: s.limited, Delayed: s.delayed,
 		BucketSeconds: seconds(s.timelines.length), Timeline: s.timelines.report(0),
 		Zones: []report.Zone{}, LeftOut: s.configuration.LeftOut(), Notes: append([]string{}, s.configuration.Notes()...),
 	}
-	if s.requests > 0 {
+	if s.tally.Requests > 0 {
 		r.Begins = timeOf(s.timelines.begins)
 	}
 	for i := range s.zones {

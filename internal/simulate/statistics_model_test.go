@@ -13,7 +13,7 @@ import (
 // modelReport computes a report slowly, from all requests at once.
 func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
 	r := report.Configuration{
-		Notes: append([]string{}, c.notes...), Timeline: []report.Bucket{},
+		Notes: append([]string{}, c.notes...), Timeline: []report.Tally{},
 		Zones: []report.Zone{},
 	}
 	var instants []algorithms.Micros
@@ -23,10 +23,7 @@ func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
 		}
 	}
 	for _, d := range all {
-		r.Requests++
-		if d.Denied {
-			r.Denied++
-		}
+		r.Add(modelTally(d.Denied, modelShadow(d)))
 		if d.Delay > 0 {
 			r.Delayed++
 		}
@@ -39,31 +36,38 @@ func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
 	if len(all) > 0 {
 		r.Begins = timeOf(begins)
 	}
-	timeline := func(counts func(*Decided) []bool) []report.Bucket {
-		series := make([]report.Bucket, buckets)
+	timeline := func(counts func(*Decided) []report.Tally) []report.Tally {
+		series := make([]report.Tally, buckets)
 		for i, d := range all {
-			for _, denied := range counts(d) {
-				b := &series[(instants[i]-begins)/length]
-				b.Requests++
-				if denied {
-					b.Denied++
-				}
+			for _, counted := range counts(d) {
+				series[(instants[i]-begins)/length].Add(counted)
 			}
 		}
 		return series
 	}
-	r.Timeline = timeline(func(d *Decided) []bool { return []bool{d.Denied} })
+	r.Timeline = timeline(func(d *Decided) []report.Tally { return []report.Tally{modelTally(d.Denied, modelShadow(d))} })
 	for zone := range c.zones {
 		z := modelZone(c, zone, all, instants)
-		z.Timeline = timeline(func(d *Decided) (outcomes []bool) {
+		z.Timeline = timeline(func(d *Decided) (outcomes []report.Tally) {
 			for _, z := range modelDecisions(d, zone) {
-				outcomes = append(outcomes, z.Denied)
+				outcomes = append(outcomes, modelTally(z.Denied && !z.Shadow, z.Denied))
 			}
 			return outcomes
 		})
 		r.Zones = append(r.Zones, z)
 	}
 	return r
+}
+
+// modelShadow reports whether a zone in shadow mode denied the request.
+func modelShadow(d *Decided) bool {
+	return slices.ContainsFunc(d.Zones, func(z DecidedZone) bool { return z.Denied && z.Shadow })
+}
+
+// modelTally counts one request, which is denied or else shadow denied.
+func modelTally(denied, shadow bool) report.Tally {
+	one := map[bool]int64{true: 1}
+	return report.Tally{Requests: 1, Denied: one[denied], ShadowDenied: one[shadow && !denied]}
 }
 
 func modelBuckets(instants []algorithms.Micros) (begins, length algorithms.Micros, buckets int) {
@@ -121,16 +125,15 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 	byKey, keys, firstDenied := make(map[string][]event), []string{}, make(map[string]int)
 	for i, d := range all {
 		for _, e := range modelDecisions(d, zone) {
-			z.Requests++
+			z.Add(modelTally(e.Denied && !e.Shadow, e.Denied))
 			z.RequestsWithoutKey += map[string]int64{"": 1}[e.Key]
 			if e.Denied {
-				if z.Denied++; z.FirstDenied == nil {
+				if z.FirstDenied == nil {
 					z.FirstDenied = timeOf(instants[i])
 				}
 				z.LastDenied = timeOf(instants[i])
 				z.DeniedByBan += map[Reason]int64{ByBan: 1}[e.Reason]
 				z.DeniedBySlots += map[Reason]int64{ByConcurrency: 1}[e.Reason]
-				z.DeniedByShadow += map[bool]int64{true: 1}[e.Shadow]
 			}
 			if e.Delay > 0 {
 				z.Delayed++
@@ -162,17 +165,19 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 			}
 			peaks[key] = append(peaks[key], peak)
 		}
-		report := report.Key{Key: c.ShownKey(zone, key), Requests: int64(len(byKey[key])), Peaks: append([]int64{}, peaks[key]...)}
+		report := report.Key{Key: c.ShownKey(zone, key), Peaks: append([]int64{}, peaks[key]...)}
 		for _, e := range byKey[key] {
+			report.Add(modelTally(e.Denied && !e.Shadow, e.Denied))
 			if e.Denied {
-				if report.Denied++; report.Denied == 1 {
+				if report.AllDenied() == 1 {
 					report.First = *timeOf(e.at)
 				}
 				report.Last = *timeOf(e.at)
 			}
 		}
-		if report.Denied > 0 {
-			z.KeysDenied++
+		if report.AllDenied() > 0 {
+			z.KeysDenied += min(report.Denied, 1)
+			z.KeysShadowDenied += 1 - min(report.Denied, 1)
 			z.TopKeys = append(z.TopKeys, report)
 		}
 	}
@@ -185,7 +190,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 		return -1
 	}
 	slices.SortFunc(z.TopKeys, func(a, b report.Key) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(order(a.Key), order(b.Key)))
+		return cmp.Or(cmp.Compare(b.AllDenied(), a.AllDenied()), cmp.Compare(order(a.Key), order(b.Key)))
 	})
 	z.TopKeys = z.TopKeys[:min(len(z.TopKeys), 20)]
 	if len(keys) == 0 {

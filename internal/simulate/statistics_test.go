@@ -118,6 +118,25 @@ func firstDifference(t *testing.T, got, want any) string {
 	return "one is longer"
 }
 
+// wantSums checks that time adds up to the totals of a report, and so do keys if all are shown.
+func wantSums(t *testing.T, seed uint64, r report.Configuration) {
+	t.Helper()
+	r.Zones = append(r.Zones, report.Zone{Name: "all", Tally: r.Tally, Timeline: r.Timeline, RequestsWithoutRoom: 1})
+	for _, z := range r.Zones {
+		var time, keys report.Tally
+		for _, b := range z.Timeline {
+			time.Add(b)
+		}
+		for _, k := range z.TopKeys {
+			keys.Add(k.Tally)
+		}
+		shown := z.RequestsWithoutRoom == 0 && int64(len(z.TopKeys)) == z.KeysDenied+z.KeysShadowDenied
+		if time != z.Tally || shown && (keys.Denied != z.Denied || keys.ShadowDenied != z.ShadowDenied) {
+			t.Fatalf("seed %d: %s has %+v, but time adds up to %+v, and keys to %+v", seed, z.Name, z.Tally, time, keys)
+		}
+	}
+}
+
 // Statistics equal the ones of a slow model that keeps all requests.
 func TestStatisticsAreExact(t *testing.T) {
 	for range seedtest.Cases(t, 150) {
@@ -138,6 +157,7 @@ func TestStatisticsAreExact(t *testing.T) {
 			s.Observe(d)
 		}
 		got, want := s.Report(), modelReport(c, all)
+		wantSums(t, seed, got)
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: %s", seed, firstDifference(t, got, want))
 		}

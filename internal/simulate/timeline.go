@@ -31,11 +31,11 @@ var bucketLengths = func() (lengths []algorithms.Micros) {
 type timelines struct {
 	begins, length algorithms.Micros // of the first bucket
 	used           int               // buckets
-	series         [][maxBuckets]report.Bucket
+	series         [][maxBuckets]report.Tally
 }
 
 func newTimelines(series int) timelines {
-	return timelines{length: bucketLengths[0], series: make([][maxBuckets]report.Bucket, series)}
+	return timelines{length: bucketLengths[0], series: make([][maxBuckets]report.Tally, series)}
 }
 
 // bucket returns the index of the bucket of an instant, which must not be before the instant of the call
@@ -64,7 +64,7 @@ func (t *timelines) merge() {
 	begins := floor(t.begins, length)
 	into := func(i int) int { return int((t.begins + int64(i)*t.length - begins) / length) }
 	for n := range t.series {
-		var merged [maxBuckets]report.Bucket
+		var merged [maxBuckets]report.Tally
 		for i, b := range t.series[n][:t.used] {
 			merged[into(i)].Add(b)
 		}
@@ -79,6 +79,6 @@ func floor(at, length algorithms.Micros) algorithms.Micros {
 }
 
 // report returns the buckets of a series.
-func (t *timelines) report(series int) []report.Bucket {
-	return append([]report.Bucket{}, t.series[series][:t.used]...)
+func (t *timelines) report(series int) []report.Tally {
+	return append([]report.Tally{}, t.series[series][:t.used]...)
 }

@@ -15,10 +15,10 @@ type zoneStatistics struct {
 	shownKey func(key string) string
 	windows  []algorithms.Micros // the different windows of the limits, the shortest first
 
-	requests, denied, byBan, bySlots, byShadow, delayed, withoutKey, beyondBound int64
-	firstDenied, lastDenied                                                      algorithms.Micros
-	longestDelay                                                                 algorithms.Micros
-	top                                                                          topKeys
+	tally                                            report.Tally
+	byBan, bySlots, delayed, withoutKey, beyondBound int64
+	firstDenied, lastDenied, longestDelay            algorithms.Micros
+	top                                              topKeys
 
 	keys    keytable.Table[keyCounts]
 	demands []windowDemand // of the keys, by their numbers: one for each window
@@ -33,8 +33,8 @@ type keyCounts struct {
 
 // keyDenials has the counts of a key that was denied. Keys are numbered in the order of their first denials.
 type keyDenials struct {
-	denied      int64
-	first, last algorithms.Micros
+	denied, shadowDenied int64
+	first, last          algorithms.Micros
 }
 
 // windowDemand is how many events a key asked for in windows of one length.
@@ -61,7 +61,7 @@ func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatisti
 
 // observe counts a request that the zone decided. bound bounds the keys of all zones.
 func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, bound *keytable.Bound) {
-	z.requests++
+	z.tally.Count(d.Outcome())
 	if d.Key == "" {
 		z.withoutKey++
 	}
@@ -86,24 +86,20 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, bound *k
 		z.countDemand(now, number, d.Cost)
 	}
 	if d.Denied {
-		z.countKeyDenial(now, number, counts, d.Key)
+		z.countKeyDenial(now, number, counts, d)
 	}
 }
 
 func (z *zoneStatistics) countDenial(now algorithms.Micros, d *DecidedZone) {
-	if z.denied == 0 {
+	if z.tally.AllDenied() == 1 {
 		z.firstDenied = now
 	}
-	z.denied++
 	z.lastDenied = now
 	switch d.Reason {
 	case ByBan:
 		z.byBan++
 	case ByConcurrency:
 		z.bySlots++
-	}
-	if d.Shadow {
-		z.byShadow++
 	}
 }
 
@@ -125,32 +121,43 @@ func (z *zoneStatistics) countDemand(now algorithms.Micros, number uint32, cost 
 	}
 }
 
-func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, counts *keyCounts, key string) {
+func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, counts *keyCounts, d *DecidedZone) {
 	if counts.denials == 0 {
 		z.denials = append(z.denials, keyDenials{first: now})
 		counts.denials = uint32(len(z.denials))
 	}
 	denials := &z.denials[counts.denials-1]
-	denials.denied++
+	if d.Shadow {
+		denials.shadowDenied++
+	} else {
+		denials.denied++
+	}
 	denials.last = now
-	z.top.count(topKey{key: number, order: counts.denials, denied: denials.denied}, key, z.shownKey)
+	z.top.count(topKey{key: number, order: counts.denials, denied: denials.denied + denials.shadowDenied}, d.Key, z.shownKey)
 }
 
 func (z *zoneStatistics) report() report.Zone {
 	r := report.Zone{
 		Name: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
-		Requests: z.requests, Denied: z.denied, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots, DeniedByShadow: z.byShadow,
+		Tally: z.tally, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots,
 		Delayed: z.delayed, LongestDelay: seconds(z.longestDelay),
-		Keys: z.keys.Len(), KeysDenied: int64(len(z.denials)), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.beyondBound,
+		Keys: z.keys.Len(), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.beyondBound,
 		TopKeys: []report.Key{}, Demand: []report.Demand{},
 	}
-	if z.denied > 0 {
+	for _, d := range z.denials {
+		if d.denied > 0 {
+			r.KeysDenied++
+		} else {
+			r.KeysShadowDenied++
+		}
+	}
+	if z.tally.AllDenied() > 0 {
 		r.FirstDenied, r.LastDenied = timeOf(z.firstDenied), timeOf(z.lastDenied)
 	}
 	for _, top := range z.top {
 		denials := z.denials[top.order-1]
 		k := report.Key{
-			Key: top.shown, Requests: z.keys.At(top.key).requests, Denied: denials.denied,
+			Key: top.shown, Tally: report.Tally{Requests: z.keys.At(top.key).requests, Denied: denials.denied, ShadowDenied: denials.shadowDenied},
 			Peaks: []int64{}, First: *timeOf(denials.first), Last: *timeOf(denials.last),
 		}
 		for _, demand := range z.demandsOf(top.key) {

@@ -33,15 +33,16 @@ var policy = func() string {
 
 // page has [shown] for all texts from logs and configurations.
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"shown":   shown,
-	"plain":   plain,
-	"lines":   lines,
-	"oneline": report.OneLine,
-	"number":  number,
-	"count":   count,
-	"share":   shareOf,
-	"instant": instant,
-	"style":   func() template.CSS { return template.CSS(reportCSS) },
+	"shown":    shown,
+	"plain":    plain,
+	"sentence": sentence,
+	"lines":    lines,
+	"oneline":  report.OneLine,
+	"number":   number,
+	"count":    count,
+	"share":    shareOf,
+	"instant":  instant,
+	"style":    func() template.CSS { return template.CSS(reportCSS) },
 }).Parse(reportHTML + plotsHTML))
 
 // Write writes a report as an HTML page. The page is the same for the same report.

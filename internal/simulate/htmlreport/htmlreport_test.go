@@ -17,7 +17,7 @@ import (
 
 var reports = map[string]func() *report.Report{
 	"shop": reporttest.Shop, "compared": reporttest.Compared, "empty": reporttest.Empty, "odd": reporttest.Odd, "many": reporttest.Many,
-	"from_nothing": reporttest.FromNothing, "nothing": func() *report.Report { return &report.Report{} },
+	"from_nothing": reporttest.FromNothing, "shadow": reporttest.Shadow, "nothing": func() *report.Report { return &report.Report{} },
 }
 
 func write(t *testing.T, r *report.Report) string {
@@ -104,9 +104,10 @@ func TestWellFormed(t *testing.T) {
 
 // The page shows these parts of reports, which the golden files don't have.
 func TestShows(t *testing.T) {
-	shadow := reporttest.Shop()
+	shadow, dry := reporttest.Shadow(), reporttest.Shadow()
+	dry.Configurations[0].Denied = 0
 	z := &shadow.Configurations[0].Zones[0]
-	z.DeniedByShadow, z.Limits[0] = 1_234, "fixed_window 20 10s {\n\talign clock\n}"
+	z.Limits[0] = "fixed_window 20 10s {\n\talign clock\n}"
 	z.Proposals[0].Line = "fixed_window 46 10s {\n\talign clock\n}"
 	for _, test := range []struct {
 		report *report.Report
@@ -114,10 +115,13 @@ func TestShows(t *testing.T) {
 	}{
 		{reporttest.Compared(), []string{`<td class="number">41</td></tr>`, "<code><bdi>198.51.100.77</bdi></code>"}},
 		{shadow, []string{
-			"<dd>1,234 of them pass, because the zone is in shadow mode for their keys.</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
-			"<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
+			"<dd>Shadow denied requests pass.</dd>", ` would have been denied (0.96%), and <b class="shadow">4,723</b> shadow denied (2.6%).`,
+			`<th scope="col" class="number">Shadow denied</th>`, "UTC: 291 requests, 0 denied, 37 shadow denied</title>",
+			`class="shadow data" d="M125.0 936.5V927.2`, `class="shadow data" d="M125.0 1000.0V963.0`, "Denied and shadow denied requests alone",
+			"<bdi>fixed_window 20 10s { align clock }</bdi>", "<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
 		}},
-		{reporttest.FromNothing(), []string{"by limits like <code>token_bucket 1 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},
+		{dry, []string{`<b class="shadow">4,723</b> of 179,210 requests would have been shadow denied (2.6%), and none denied.`}},
+		{reporttest.FromNothing(), []string{"by limits like <code>token_bucket 1 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300.", ">recommended: 298</text>"}},
 	} {
 		page := write(t, test.report)
 		for _, want := range test.wants {

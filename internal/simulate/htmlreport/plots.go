@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -46,19 +47,20 @@ func (n *ids) next(kind string) string {
 
 // Plots over time.
 
-// timePlot is the requests over time, and below them the denied ones again, on their own scale.
+// timePlot is the requests over time, and below them the denied and shadow denied ones again, on their own scale.
 type timePlot struct {
 	Every    string
 	Day      string
 	Requests timePanel
-	Denied   *timePanel // nil if none was denied
+	Denied   *timePanel // nil if none was denied or shadow denied
+	Kind     string     // of the requests in Denied
 }
 
 // timePanel is one of the areas of a timePlot. Its areas are paths.
 type timePanel struct {
 	plot
-	Allowed, Hatched string
-	Slots            []slot
+	Allowed, Shadow, Hatched string
+	Slots                    []slot
 }
 
 // slot is a bucket of a plot, which shows its numbers below the pointer.
@@ -84,21 +86,30 @@ func (s timeScale) format() string {
 }
 
 // newTimePlot returns a plot of a timeline. Plots with the same peaks can be compared.
-func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Bucket, peak report.Bucket) *timePlot {
+func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Tally, peak report.Tally) *timePlot {
 	if len(timeline) == 0 {
 		return nil
 	}
-	allowed, requests := make([]int64, len(timeline)), make([]int64, len(timeline))
-	denied, none := make([]int64, len(timeline)), make([]int64, len(timeline))
-	var total report.Bucket
+	series := func(count func(report.Tally) int64) (values []int64) {
+		for _, b := range timeline {
+			values = append(values, count(b))
+		}
+		return values
+	}
+	none := make([]int64, len(timeline))
+	requests := series(func(b report.Tally) int64 { return b.Requests })
+	passing := series(func(b report.Tally) int64 { return b.Requests - b.Denied })
+	allowed := series(func(b report.Tally) int64 { return b.Requests - b.AllDenied() })
+	shadow := series(func(b report.Tally) int64 { return b.ShadowDenied })
+	denied := series(report.Tally.AllDenied)
+	var total report.Tally
 	var slots, deniedSlots []slot
 	busiest := 0
 	end := s.at(len(timeline))
 	p := &timePlot{Every: span(s.bucket), Day: days(s.begins, end)}
 	for i, b := range timeline {
-		allowed[i], requests[i], denied[i] = b.Requests-b.Denied, b.Requests, b.Denied
 		total.Add(b)
-		if b.Denied > timeline[busiest].Denied || timeline[busiest].Denied == 0 && b.Requests > timeline[busiest].Requests {
+		if denied[i] > denied[busiest] || denied[busiest] == 0 && b.Requests > timeline[busiest].Requests {
 			busiest = i
 		}
 		if b.Requests == 0 {
@@ -108,10 +119,10 @@ func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Bucket, 
 		width := 1 / float64(len(timeline))
 		shown := slot{
 			percent(float64(i) * width), percent(width),
-			fmt.Sprintf("%s UTC: %s, %s denied", from, count(b.Requests, "request"), number(b.Denied)),
+			fmt.Sprintf("%s UTC: %s, %s denied%s", from, count(b.Requests, "request"), number(b.Denied), andShadow(b)),
 		}
 		slots = append(slots, shown)
-		if b.Denied > 0 {
+		if denied[i] > 0 {
 			deniedSlots = append(deniedSlots, shown)
 		}
 	}
@@ -124,28 +135,43 @@ func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Bucket, 
 	p.Requests = timePanel{
 		plot: plot{
 			ID: n.next("plot"), Title: "Requests over time, " + subject,
-			Desc: fmt.Sprintf("From %s to %s UTC, in steps of %s: %s, of which %s are denied. The busiest step has %s.",
-				instant(s.begins), instant(end), span(s.bucket), count(total.Requests, "request"), number(total.Denied),
+			Desc: fmt.Sprintf("From %s to %s UTC, in steps of %s: %s, of which %s are denied%s. The busiest step has %s.",
+				instant(s.begins), instant(end), span(s.bucket), count(total.Requests, "request"), number(total.Denied), andShadow(total),
 				count(slices.Max(requests), "request")),
 			X: x, Y: y,
 		},
-		Allowed: stepArea(none, allowed, top), Hatched: stepArea(allowed, requests, top), Slots: slots,
+		Allowed: stepArea(none, allowed, top), Shadow: stepArea(allowed, passing, top), Hatched: stepArea(passing, requests, top), Slots: slots,
 	}
-	if total.Denied == 0 {
+	switch {
+	case total.AllDenied() == 0:
 		return p
+	case total.ShadowDenied == 0:
+		p.Kind = "Denied"
+	case total.Denied == 0:
+		p.Kind = "Shadow denied"
+	default:
+		p.Kind = "Denied and shadow denied"
 	}
 	p.Requests.X = unlabeled(x) // the labels are below the other panel
 	y, top = countAxis(peak.Denied, 2)
 	p.Denied = &timePanel{
 		plot: plot{
-			ID: n.next("plot"), Title: "Denied requests over time, " + subject,
+			ID: n.next("plot"), Title: p.Kind + " requests over time, " + subject,
 			Desc: fmt.Sprintf("Most are denied in the step from %s UTC: %s of %s.",
 				instant(s.at(busiest)), number(denied[busiest]), count(requests[busiest], "request")),
 			X: x, Y: y,
 		},
-		Hatched: stepArea(none, denied, top), Slots: deniedSlots,
+		Shadow: stepArea(none, shadow, top), Hatched: stepArea(shadow, denied, top), Slots: deniedSlots,
 	}
 	return p
+}
+
+// andShadow says how many requests are shadow denied, if any.
+func andShadow(t report.Tally) string {
+	if t.ShadowDenied == 0 {
+		return ""
+	}
+	return ", " + number(t.ShadowDenied) + " shadow denied"
 }
 
 func unlabeled(ticks []tick) []tick {
@@ -156,12 +182,12 @@ func unlabeled(ticks []tick) []tick {
 	return ticks
 }
 
-// peaks returns the most requests, and the most denied requests, of a bucket.
-func peaks(timelines ...[]report.Bucket) report.Bucket {
-	var peak report.Bucket
+// peaks returns the most requests of a bucket, and the most denied and shadow denied ones together as Denied.
+func peaks(timelines ...[]report.Tally) report.Tally {
+	var peak report.Tally
 	for _, timeline := range timelines {
 		for _, b := range timeline {
-			peak.Requests, peak.Denied = max(peak.Requests, b.Requests), max(peak.Denied, b.Denied)
+			peak.Requests, peak.Denied = max(peak.Requests, b.Requests), max(peak.Denied, b.AllDenied())
 		}
 	}
 	return peak
@@ -216,18 +242,21 @@ type place struct{ X, Y string }
 // mark is a limit in a plot.
 type mark struct {
 	Class, X, Anchor, Label string
+	Top, LabelY             int // in pixels
 }
 
 // mostPoints is up to how many points a curve shows one by one.
 const mostPoints = 40
 
-func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
+// newCurvePlot returns the plot of a proposal, or nil if it has no curve. recommends reports whether the report
+// recommends the limit in the gap, or else the proposed one.
+func newCurvePlot(n *ids, subject string, p *report.Proposal, recommends bool) *curvePlot {
 	if len(p.Curve) == 0 {
 		return nil
 	}
 	curve := slices.Clone(p.Curve)
 	slices.SortStableFunc(curve, func(a, b report.CurvePoint) int { return cmp.Compare(a.Events, b.Events) })
-	var current, proposed int64 // 0 if there is none
+	var current, proposed, recommended int64 // 0 if there is none
 	for _, c := range curve {
 		if c.Line == p.Line {
 			proposed = c.Events
@@ -236,8 +265,11 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 	if p.Configured != nil {
 		current = p.Configured.Events
 	}
+	if point, _ := p.Recommended(); recommends {
+		recommended = cmp.Or(point.Events, proposed)
+	}
 	low, high := curve[0].Events, curve[len(curve)-1].Events
-	for _, e := range []int64{current, proposed} {
+	for _, e := range []int64{current, proposed, recommended} {
 		if e > 0 {
 			low, high = min(low, e), max(high, e)
 		}
@@ -271,27 +303,32 @@ func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 		keys.Points, requests.Points = nil, nil
 	}
 	plotted.Lines = []curveLine{keys, requests}
-	plotted.Marks = newMarks(x, current, proposed)
+	plotted.Marks = newMarks(x, []string{"configured", "proposed", "recommended"}, []int64{current, proposed, recommended})
 	return plotted
 }
 
-// newMarks returns the marks of two limits, which are 0 if there is none. Their labels are one above the other, and stay
-// within the plot.
-func newMarks(x axis, current, proposed int64) (marks []mark) {
-	add := func(class, name string, events int64) {
-		at, anchor := x.position(float64(events)), "start"
+// newMarks returns the marks of limits, which are 0 if there is none. Equal limits share a mark. Labels are one above the
+// other, and stay within the plot.
+func newMarks(x axis, names []string, events []int64) (marks []mark) {
+	for i, e := range events {
+		if e == 0 || slices.Contains(events[:i], e) {
+			continue
+		}
+		label, class := "", ""
+		for j := range events {
+			if events[j] == e {
+				label, class = strings.TrimPrefix(label+" and "+names[j], " and "), names[j]
+			}
+		}
+		at, anchor := x.position(float64(e)), "start"
 		if at > 0.5 {
 			anchor = "end"
 		}
-		marks = append(marks, mark{class, percent(at), anchor, name + ": " + number(events)})
+		marks = append(marks, mark{Class: class, X: percent(at), Anchor: anchor, Label: label + ": " + number(e)})
 	}
-	if current > 0 && current != proposed {
-		add("configured", "configured", current)
-	}
-	if current > 0 && current == proposed {
-		add("proposed", "configured and proposed", proposed)
-	} else if proposed > 0 {
-		add("proposed", "proposed", proposed)
+	for i := range marks {
+		marks[i].Top = -4 - 14*(len(marks)-1-i)
+		marks[i].LabelY = marks[i].Top - 5
 	}
 	return marks
 }

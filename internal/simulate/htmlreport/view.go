@@ -15,6 +15,7 @@ type view struct {
 	Log            *report.Log
 	Span           string
 	Target         string // of the proposals
+	Recommended    []report.Recommendation
 	Configurations []*configuration
 	Comparison     *report.Comparison
 	Zones          []*zoneGroup // by name
@@ -34,7 +35,6 @@ type configuration struct {
 type finding struct {
 	ID, Text string
 	Denies   bool
-	Proposal string
 }
 
 // zoneGroup is a zone in all configurations that have it.
@@ -44,7 +44,7 @@ type zoneGroup struct {
 }
 
 func newView(r *report.Report) *view {
-	v := &view{Policy: policy, Log: &r.Log, Comparison: r.Comparison}
+	v := &view{Policy: policy, Log: &r.Log, Comparison: r.Comparison, Recommended: r.Recommendations()}
 	if r.Log.From != nil && r.Log.To != nil {
 		span := r.Log.To.Sub(*r.Log.From).Truncate(time.Second)
 		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), report.Window(span.Seconds()))
@@ -56,10 +56,7 @@ func newView(r *report.Report) *view {
 	groups := make(map[string]*zoneGroup)
 	var names []string
 	for i := range r.Configurations {
-		c := &configuration{Configuration: &r.Configurations[i]}
-		if len(r.Configurations) > 1 {
-			c.Letter = string(rune('A' + i))
-		}
+		c := &configuration{Configuration: &r.Configurations[i], Letter: r.Letter(i)}
 		v.Configurations = append(v.Configurations, c)
 		names = append(names, plain(c.Name))
 		for j := range c.Zones {
@@ -89,7 +86,7 @@ func newView(r *report.Report) *view {
 // drawTimelines draws what depends on all configurations: plots that stand side by side have the same
 // scale. Zones without requests have no plots.
 func (v *view) drawTimelines(n *ids) {
-	var all [][]report.Bucket
+	var all [][]report.Tally
 	for _, c := range v.Configurations {
 		all = append(all, c.Configuration.Timeline)
 	}
@@ -132,14 +129,9 @@ func (c *configuration) timeScale() timeScale {
 
 // newFinding returns the sentence about a zone.
 func newFinding(id string, z *report.Zone) finding {
-	f := finding{ID: id, Text: z.Sentence(), Denies: z.Denied > 0}
+	f := finding{ID: id, Text: z.Sentence(), Denies: z.AllDenied() > 0}
 	if z.Requests == 0 { // the zone has no section
 		f.ID, f.Text = "", "Zone "+plain(z.Name)+" matches no request."
-	}
-	for _, p := range z.Proposals {
-		if len(z.Proposals) == 1 && p.Line != "" && p.Line != p.Current {
-			f.Proposal = report.OneLine(p.Line)
-		}
 	}
 	return f
 }

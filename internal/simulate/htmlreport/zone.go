@@ -24,7 +24,7 @@ type proposal struct {
 	*report.Proposal
 	Text  string
 	Newly *change
-	InGap *gap
+	InGap *recommended // nil without a gap
 	Curve *curvePlot
 }
 
@@ -34,13 +34,13 @@ type change struct {
 	Text string
 }
 
-// gap is the widest gap, with the limit in its middle.
-type gap struct {
-	Text, Line, Outcome string
-	Newly               *change
+// recommended is the recommended limit of a proposal.
+type recommended struct {
+	Pasted, Outcome string
+	Newly           *change
 }
 
-func (z *zonePart) draw(n *ids, peak report.Bucket) {
+func (z *zonePart) draw(n *ids, peak report.Tally) {
 	subject := z.Configuration.subject("zone " + plain(z.Name))
 	z.Facts = z.Zone.Facts(instant)
 	if z.Configuration.Begins != nil {
@@ -66,7 +66,11 @@ func newProposal(n *ids, subject string, p *report.Proposal) *proposal {
 	if p.Set != "" {
 		subject += ", " + plain(p.Set)
 	}
-	return &proposal{p, sentence(p.Text()), newChange(p, p.Change), newGap(p), newCurvePlot(n, subject, p)}
+	shown := &proposal{p, sentence(p.Text()), newChange(p, p.Change), nil, newCurvePlot(n, subject, p, true)}
+	if point, _ := p.Recommended(); p.Gap != nil {
+		shown.InGap = newRecommended(p, point.Line)
+	}
+	return shown
 }
 
 // sentence returns a text of the report without spaces at which only a terminal doesn't break a line.
@@ -79,25 +83,22 @@ func newChange(p *report.Proposal, c *report.Change) *change {
 	return &change{c, c.Text(p)}
 }
 
-func newGap(p *report.Proposal) *gap {
-	if p.Gap == nil {
-		return nil
-	}
-	return &gap{sentence(p.Gap.Text(p)), p.Gap.Middle.Line, p.Gap.Outcome(p), newChange(p, &p.Gap.Change)}
+func newRecommended(p *report.Proposal, pasted string) *recommended {
+	_, change := p.Recommended()
+	return &recommended{pasted, p.Outcome(), newChange(p, change)}
 }
 
 // alternatives are the limits that are proposed from nothing.
 type alternatives struct {
 	*report.Alternatives
-	Newly  *change // by the example
-	InGap  *gap    // of the example
+	Best   *recommended
 	Curves []*curvePlot
 }
 
 func newAlternatives(n *ids, subject string, a *report.Alternatives) *alternatives {
-	shown := &alternatives{Alternatives: a, Newly: newChange(a.Example, a.Example.Change), InGap: newGap(a.Example)}
+	shown := &alternatives{Alternatives: a, Best: newRecommended(a.Recommended, a.Zone)}
 	for _, p := range a.Proposals {
-		if curve := newCurvePlot(n, subject+", "+plain(report.OneLine(p.Line)), p); curve != nil {
+		if curve := newCurvePlot(n, subject+", "+plain(report.OneLine(p.Line)), p, p == a.Recommended); curve != nil {
 			shown.Curves = append(shown.Curves, curve)
 		}
 	}

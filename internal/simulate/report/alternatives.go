@@ -1,19 +1,22 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 // Alternatives are the limits that are proposed for a zone from nothing. Each of them alone is enough.
 type Alternatives struct {
-	Proposals []*Proposal // first the windows, the shortest first, and then the token buckets
-	Advice    []string    // sentences about the choice
-	Example   *Proposal   // the limit of a minute, or else the first one
-	Zone      string      // the zone with the limit of Example, or in its gap, to be pasted into a Caddyfile
+	Proposals   []*Proposal // first the windows, the shortest first, and then the token buckets
+	Advice      []string    // sentences about the choice
+	Recommended *Proposal   // of those with a gap, if there are any: that of a minute, or else the first one
+	Zone        string      // the zone with the recommended limit, to be pasted into a Caddyfile
 }
 
 // HasGap reports whether one of the limits has a gap.
@@ -30,24 +33,84 @@ func (g *Gap) Range() string {
 	return fmt.Sprintf("%s to %s: %s", Number(g.Least.Events), Number(g.Largest.Events), Counted(g.Middle.DeniedKeys, "key"))
 }
 
-// Outcome says in sentences what the limit in the middle of a gap denies.
-func (g *Gap) Outcome(p *Proposal) string {
-	text := "It would have denied " + denials(g.Middle.DeniedRequests, g.Middle.DeniedKeys, p) + "."
-	if p.Configured != nil && g.Middle.Events > p.Configured.Events {
+// Recommended returns the recommended limit, and the keys that it newly denies. It is in the gap, and is the configured
+// limit if this one is there, too. Without a gap it is the proposed limit.
+func (p *Proposal) Recommended() (CurvePoint, *Change) {
+	switch g, configured := p.Gap, p.Configured; {
+	case g == nil:
+		return CurvePoint{Line: p.Line, DeniedRequests: p.DeniedRequests, DeniedKeys: p.DeniedKeys}, p.Change
+	case configured != nil && g.Least.Events <= configured.Events && configured.Events <= g.Largest.Events:
+		return *configured, nil
+	}
+	return p.Gap.Middle, &p.Gap.Change
+}
+
+// Outcome says in sentences what the recommended limit denies.
+func (p *Proposal) Outcome() string {
+	recommended, _ := p.Recommended()
+	text := "It would have denied " + denials(recommended.DeniedRequests, recommended.DeniedKeys, p) + "."
+	if p.Configured != nil && recommended.Events > p.Configured.Events {
 		text += " It allows more than the configured limit."
 	}
 	return text
 }
 
-// Text says in a sentence what a gap is.
-func (g *Gap) Text(p *Proposal) string {
-	denied := g.Middle.DeniedKeys
-	keys := "the same " + Counted(denied, "key")
-	if denied == 1 {
-		keys = "the same key"
+// Recommendation is a limit that a report recommends. Its texts are safe on a terminal.
+type Recommendation struct {
+	For     string // such as "zone api, plan gold"
+	Limit   string
+	Instead string // behind Limit: " in place of gcra 5 1s" or ", the present limit"; empty if there is no limit
+	Why     string // a sentence
+}
+
+// Recommendations returns a limit for each limit of a zone, or for a zone without limits.
+func (r *Report) Recommendations() (all []Recommendation) {
+	for i := range r.Configurations {
+		c := &r.Configurations[i]
+		for j := range c.Zones {
+			z := &c.Zones[j]
+			found, proposals := r.Alternatives(c, z)
+			if found != nil {
+				proposals = append(proposals, found.Recommended)
+			}
+			for _, p := range proposals {
+				if p.Line != "" {
+					all = append(all, r.recommendation(r.Letter(i), z, p))
+				}
+			}
+		}
 	}
-	return fmt.Sprintf("The widest gap of this kind of limit: from %s to %s, each one denies %s (%s).",
-		limitText(g.Least.Line), limitText(g.Largest.Line), keys, PercentOf(denied, p.Keys))
+	return all
+}
+
+func (r *Report) recommendation(letter string, z *Zone, p *Proposal) Recommendation {
+	point, _ := p.Recommended()
+	recommended := Recommendation{
+		For: terminal.Printable("zone " + z.Name), Limit: limitText(point.Line),
+		Why: "It is the smallest of its kind that denies at most " + terminal.Printable(r.Share()) + ".",
+	}
+	if p.Set != "" {
+		recommended.For += ", " + terminal.Printable(p.Set)
+	}
+	if letter != "" {
+		recommended.For += ", configuration " + letter
+	}
+	switch p.Current {
+	case "":
+	case point.Line:
+		recommended.Instead = ", the present limit"
+	default:
+		recommended.Instead = " in place of " + limitText(p.Current)
+	}
+	if g := p.Gap; g != nil {
+		keys := "the same " + Counted(g.Middle.DeniedKeys, "key")
+		if g.Middle.DeniedKeys == 1 {
+			keys = "the same key"
+		}
+		recommended.Why = fmt.Sprintf("Each limit from %s to %s denies %s (%s).",
+			limitText(g.Least.Line), limitText(g.Largest.Line), keys, PercentOf(g.Middle.DeniedKeys, p.Keys))
+	}
+	return recommended
 }
 
 // Text says in a sentence which keys a change concerns.
@@ -81,14 +144,10 @@ func (r *Report) Alternatives(c *Configuration, z *Zone) (found *Alternatives, o
 	if len(from) == 0 {
 		return nil, others
 	}
-	found = &Alternatives{Proposals: from, Advice: r.advice(z, from), Example: from[0]}
-	for _, p := range from {
-		if strings.HasSuffix(p.Line, " 1m") {
-			found.Example = p
-		}
-	}
-	found.Zone = zoneWith(c, z, found.Example)
-	return found, others
+	best := slices.MinFunc(from, func(a, b *Proposal) int { return cmp.Compare(a.rank(), b.rank()) })
+	point, _ := best.Recommended()
+	zone := fmt.Sprintf("zone %s {\n%s\n%s\n}\n", z.Name, ZoneLines(c.ZoneOptions), point.Line)
+	return &Alternatives{from, r.advice(z, from), best, string(caddyfile.Format([]byte(zone)))}, others
 }
 
 // advice returns sentences about the choice between alternatives.
@@ -118,17 +177,15 @@ func (r *Report) advice(z *Zone, alternatives []*Proposal) []string {
 	return advice
 }
 
-// zoneWith returns a zone of a Caddyfile with a proposed limit, or with the limit in its gap.
-func zoneWith(c *Configuration, z *Zone, p *Proposal) string {
-	if c.ZoneOptions == "" {
-		return ""
+// rank is lower for a better alternative. Minutes are long enough for people, and short enough for bursts.
+func (p *Proposal) rank() (rank int) {
+	if p.Gap == nil {
+		rank += 2
 	}
-	line := p.Line
-	if p.Gap != nil {
-		line = p.Gap.Middle.Line
+	if !strings.HasSuffix(p.Line, " 1m") {
+		rank++
 	}
-	zone := fmt.Sprintf("zone %s {\n%s\n%s\n}\n", z.Name, ZoneLines(c.ZoneOptions), line)
-	return string(caddyfile.Format([]byte(zone)))
+	return rank
 }
 
 // HasLimit reports whether a zone of the configuration has a limit.

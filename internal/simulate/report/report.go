@@ -15,6 +15,14 @@ type Report struct {
 	Comparison     *Comparison     `json:"comparison,omitempty"` // with --compare
 }
 
+// Letter returns the letter of a configuration, if there are two.
+func (r *Report) Letter(i int) string {
+	if len(r.Configurations) < 2 {
+		return ""
+	}
+	return string(rune('A' + i))
+}
+
 // Log says what was read.
 type Log struct {
 	Files       []string     `json:"files"`
@@ -44,15 +52,14 @@ type Configuration struct {
 	// ZoneOptions are the options of a zone, in place of a file.
 	ZoneOptions string `json:"zone_options,omitempty"`
 	// LeftOut are the zones that the log says too little about. Only a zone that is partly left out is in Zones, too.
-	LeftOut  []LeftOut `json:"left_out,omitempty"`
-	Requests int64     `json:"requests"`
-	Limited  int64     `json:"limited"` // belong to at least one zone
-	Denied   int64     `json:"denied"`  // by a zone that is not in shadow mode
-	Delayed  int64     `json:"delayed"`
+	LeftOut []LeftOut `json:"left_out,omitempty"`
+	Tally
+	Limited int64 `json:"limited"` // belong to at least one zone
+	Delayed int64 `json:"delayed"`
 	// BucketSeconds is the length of the buckets of all timelines, the first of which begins at Begins.
 	BucketSeconds float64    `json:"bucket_seconds"`
 	Begins        *time.Time `json:"begins,omitempty"`
-	Timeline      []Bucket   `json:"timeline"`
+	Timeline      []Tally    `json:"timeline"`
 	Zones         []Zone     `json:"zones"`
 	Notes         []string   `json:"notes"`
 }
@@ -73,60 +80,74 @@ func (l *LeftOut) Text() string {
 	return fmt.Sprintf("Zone %s is left out: %s.", l.Zone, l.Reason)
 }
 
-// Bucket counts the requests of a part of the time.
-type Bucket struct {
-	Requests int64 `json:"requests"`
-	Denied   int64 `json:"denied"`
+// Outcome is whether a request is denied.
+type Outcome uint8
+
+// The outcomes. That of a request is the largest one of its zones.
+const (
+	Allowed      Outcome = iota
+	ShadowDenied         // by a zone in shadow mode, so the request passes
+	Denied
+)
+
+// Tally counts requests by their outcomes.
+type Tally struct {
+	Requests     int64 `json:"requests"`
+	Denied       int64 `json:"denied"`
+	ShadowDenied int64 `json:"shadow_denied,omitempty"`
 }
 
 // Count counts a request.
-func (b *Bucket) Count(denied bool) {
-	b.Requests++
-	if denied {
-		b.Denied++
+func (t *Tally) Count(o Outcome) {
+	t.Requests++
+	switch o {
+	case Denied:
+		t.Denied++
+	case ShadowDenied:
+		t.ShadowDenied++
 	}
 }
 
-// Add adds the requests of another bucket.
-func (b *Bucket) Add(other Bucket) {
-	b.Requests += other.Requests
-	b.Denied += other.Denied
+// Add adds the requests of another tally.
+func (t *Tally) Add(other Tally) {
+	t.Requests += other.Requests
+	t.Denied += other.Denied
+	t.ShadowDenied += other.ShadowDenied
 }
 
-// Zone is the outcome in one zone. A zone in shadow mode has denied requests, too, although it
-// doesn't deny them.
+// AllDenied returns how many requests are denied or shadow denied.
+func (t Tally) AllDenied() int64 { return t.Denied + t.ShadowDenied }
+
+// Zone is the outcome in one zone. The reasons and the times of denials include those in shadow mode.
 type Zone struct {
-	Name          string   `json:"zone"`
-	Key           []string `json:"key"`
-	Limits        []string `json:"limits"`
-	Shadow        bool     `json:"shadow"`
-	Requests      int64    `json:"requests"`
-	Denied        int64    `json:"denied"`
-	DeniedByBan   int64    `json:"denied_by_ban"`
-	DeniedBySlots int64    `json:"denied_by_concurrency"`
-	// DeniedByShadow counts the requests that were not denied, because the zone is in shadow mode for their keys.
-	DeniedByShadow int64      `json:"denied_by_shadow"`
-	Delayed        int64      `json:"delayed"`
-	LongestDelay   float64    `json:"longest_delay"` // in seconds
-	FirstDenied    *time.Time `json:"first_denied,omitempty"`
-	LastDenied     *time.Time `json:"last_denied,omitempty"`
-	Keys           int64      `json:"keys"`
-	KeysDenied     int64      `json:"keys_denied"`
+	Name   string   `json:"zone"`
+	Key    []string `json:"key"`
+	Limits []string `json:"limits"`
+	Shadow bool     `json:"shadow"`
+	Tally
+	DeniedByBan      int64      `json:"denied_by_ban"`
+	DeniedBySlots    int64      `json:"denied_by_concurrency"`
+	Delayed          int64      `json:"delayed"`
+	LongestDelay     float64    `json:"longest_delay"` // in seconds
+	FirstDenied      *time.Time `json:"first_denied,omitempty"`
+	LastDenied       *time.Time `json:"last_denied,omitempty"`
+	Keys             int64      `json:"keys"`
+	KeysDenied       int64      `json:"keys_denied"`
+	KeysShadowDenied int64      `json:"keys_shadow_denied,omitempty"` // and never denied
 	// RequestsWithoutKey counts the requests whose key is empty.
 	RequestsWithoutKey int64 `json:"requests_without_key,omitempty"`
 	// RequestsWithoutRoom counts the requests of keys beyond the largest number of keys.
 	RequestsWithoutRoom int64      `json:"requests_without_room,omitempty"`
 	TopKeys             []Key      `json:"top_keys"` // the keys with most denied requests
 	Demand              []Demand   `json:"demand"`
-	Timeline            []Bucket   `json:"timeline"`
+	Timeline            []Tally    `json:"timeline"`
 	Proposals           []Proposal `json:"proposals,omitempty"`
 }
 
-// Key is the outcome of a key.
+// Key is the outcome of a key. First and Last are denials, also in shadow mode.
 type Key struct {
-	Key      string `json:"key"`
-	Requests int64  `json:"requests"`
-	Denied   int64  `json:"denied"`
+	Key string `json:"key"`
+	Tally
 	// Peaks are the most events in one window, for each window in Demand.
 	Peaks []int64   `json:"peaks"`
 	First time.Time `json:"first_denied"`

@@ -14,18 +14,26 @@ import (
 func (z *Zone) Sentence() string {
 	name := "Zone " + terminal.Printable(z.Name)
 	switch {
-	case len(z.Limits) == 0 && z.Denied == 0:
+	case z.AllDenied() > 0:
+	case len(z.Limits) == 0:
 		return fmt.Sprintf("%s has no limit. It has %s from %s.", name, Counted(z.Requests, "request"), Counted(z.Keys, "key"))
-	case z.Denied == 0:
+	default:
 		return fmt.Sprintf("%s would have denied none of %s, from %s.", name, Counted(z.Requests, "request"), Counted(z.Keys, "key"))
-	case z.Shadow:
-		name += ", without shadow mode,"
 	}
-	text := fmt.Sprintf("%s would have denied %s (%s)", name, partOf(z.Denied, z.Requests, "request"), PercentOf(z.Denied, z.Requests))
-	if z.Keys > 1 {
-		text += fmt.Sprintf(", from %s (%s)", partOf(z.KeysDenied, z.Keys, "key"), PercentOf(z.KeysDenied, z.Keys))
+	var parts []string
+	add := func(verb string, requests, keys int64) {
+		if requests == 0 {
+			return
+		}
+		part := fmt.Sprintf("%s %s (%s)", verb, partOf(requests, z.Requests, "request"), PercentOf(requests, z.Requests))
+		if z.Keys > 1 {
+			part += fmt.Sprintf(", from %s (%s)", partOf(keys, z.Keys, "key"), PercentOf(keys, z.Keys))
+		}
+		parts = append(parts, part)
 	}
-	return text + "."
+	add("denied", z.Denied, z.KeysDenied)
+	add("shadow denied", z.ShadowDenied, z.KeysShadowDenied)
+	return name + " would have " + strings.Join(parts, ", and ") + "."
 }
 
 // Fact is a smaller fact about a zone or a log.
@@ -38,7 +46,7 @@ type Fact struct {
 func (z *Zone) Facts(instant func(time.Time) string) (facts []Fact) {
 	if z.FirstDenied != nil && z.LastDenied != nil {
 		text := "at " + instant(*z.FirstDenied)
-		if z.Denied > 1 {
+		if z.AllDenied() > 1 {
 			text = "the first " + text + ", the last at " + instant(*z.LastDenied)
 		}
 		denials := Fact{"denials", []string{text}}
@@ -49,12 +57,8 @@ func (z *Zone) Facts(instant func(time.Time) string) (facts []Fact) {
 		if z.DeniedBySlots > 0 {
 			add(Number(z.DeniedBySlots) + " of them by concurrency")
 		}
-		switch {
-		case z.DeniedByShadow == 0:
-		case z.DeniedByShadow == z.Denied:
-			add("The requests pass, because the zone is in shadow mode.")
-		default:
-			add(Number(z.DeniedByShadow) + " of them pass, because the zone is in shadow mode for their keys.")
+		if z.ShadowDenied > 0 {
+			add("Shadow denied requests pass.")
 		}
 		facts = append(facts, denials)
 	}

@@ -17,8 +17,8 @@ type TextOptions struct {
 	Color bool // with the colors of a terminal
 }
 
-// WriteText writes a report for people, the most important first: the requests that would have been denied,
-// then each zone, and at the end the notes and the log. Times are in UTC. Texts from the log are safe on
+// WriteText writes a report for people, the most important first: the recommended limits, the requests that would
+// have been denied, then each zone, and at the end the notes and the log. Times are in UTC. Texts from the log are safe on
 // a terminal.
 func WriteText(w io.Writer, r *Report, o TextOptions) error {
 	t := &textReport{TextOptions: o, style: terminal.Style{Colored: o.Color}, report: r}
@@ -29,13 +29,17 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 	for i, c := range r.Configurations {
 		for _, left := range c.LeftOut {
 			text := left.Text()
-			if letter := t.letter(i); letter != "" {
+			if letter := r.Letter(i); letter != "" {
 				text = "Configuration " + letter + ": " + text
 			}
 			leftOut = append(leftOut, t.style.Paint(t.wrap(terminal.Printable(text), "  "), terminal.Yellow))
 		}
 	}
 	t.block(leftOut...)
+	for _, recommended := range r.Recommendations() {
+		head := "Recommended for " + recommended.For + ": " + recommended.Limit + recommended.Instead
+		t.block(t.style.Paint(t.wrap(head, "  "), terminal.Green), t.wrap("  "+recommended.Why, "  "))
+	}
 	if l := &r.Log; l.From != nil && l.To != nil {
 		head := fmt.Sprintf("%s from %s to %s UTC", Counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
 		t.block(t.wrap(head, ""))
@@ -44,7 +48,7 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 		t.comparison(r.Comparison)
 	}
 	for i := range r.Configurations {
-		t.configuration(&r.Configurations[i], t.letter(i))
+		t.configuration(&r.Configurations[i], r.Letter(i))
 	}
 	t.log(&r.Log)
 	_, err := io.WriteString(w, strings.Join(t.blocks, "\n"))
@@ -77,14 +81,6 @@ func (t *textReport) block(lines ...string) {
 	t.blocks = append(t.blocks, b.String())
 }
 
-// letter returns the letter of a configuration, if there are two.
-func (t *textReport) letter(i int) string {
-	if len(t.report.Configurations) < 2 {
-		return ""
-	}
-	return string(rune('A' + i))
-}
-
 func (t *textReport) bold(text string) string { return t.style.Paint(text, terminal.Bold) }
 
 func (t *textReport) faint(text string) string { return t.style.Paint(text, terminal.Faint) }
@@ -96,11 +92,10 @@ func (t *textReport) configuration(c *Configuration, letter string) {
 		title = t.bold(t.wrap("Configuration "+letter+": "+terminal.Printable(c.Name), "  ")) + "\n"
 	}
 	t.block(title + t.verdict(c))
-	zones := slices.SortedStableFunc(slices.Values(c.Zones), func(a, b Zone) int { return cmp.Compare(b.Denied, a.Denied) })
+	zones := slices.SortedStableFunc(slices.Values(c.Zones), func(a, b Zone) int { return cmp.Compare(b.AllDenied(), a.AllDenied()) })
 	t.zoneTable(zones)
-	if c.Denied > 0 {
-		t.timeline(c)
-	}
+	t.timeline(c, "Denied", terminal.Red, func(b Tally) int64 { return b.Denied })
+	t.timeline(c, "Shadow denied", terminal.Yellow, func(b Tally) int64 { return b.ShadowDenied })
 	for i := range zones {
 		if zones[i].Requests > 0 {
 			t.zone(c, &zones[i])
@@ -123,8 +118,15 @@ func (t *textReport) verdict(c *Configuration) string {
 	text := t.bold("No request would have been denied.")
 	switch {
 	case c.Denied > 0:
-		sentence := fmt.Sprintf("%s would have been denied (%s).", partOf(c.Denied, c.Requests, "request"), PercentOf(c.Denied, c.Requests))
-		text = t.style.Paint(t.wrap(sentence, ""), terminal.Red)
+		sentence := fmt.Sprintf("%s would have been denied (%s)", partOf(c.Denied, c.Requests, "request"), PercentOf(c.Denied, c.Requests))
+		if n := c.ShadowDenied; n > 0 {
+			sentence += fmt.Sprintf(", and %s shadow denied (%s)", Number(n), PercentOf(n, c.Requests))
+		}
+		text = t.style.Paint(t.wrap(sentence+".", ""), terminal.Red)
+	case c.ShadowDenied > 0:
+		sentence := fmt.Sprintf("%s would have been shadow denied (%s), and none denied.",
+			partOf(c.ShadowDenied, c.Requests, "request"), PercentOf(c.ShadowDenied, c.Requests))
+		text = t.style.Paint(t.wrap(sentence, ""), terminal.Yellow)
 	case len(c.Zones) == 0:
 		text = t.bold("No zone can be simulated.")
 	case !c.HasLimit():
@@ -146,12 +148,17 @@ func (t *textReport) zoneTable(zones []Zone) {
 		return
 	}
 	delays := slices.ContainsFunc(zones, func(z Zone) bool { return z.Delayed > 0 })
-	table := terminal.NewTable("ZONE", ">REQUESTS", ">DENIED", ">SHARE", titleIf(delays, ">DELAYED"), ">KEYS", ">KEYS DENIED", ">SHARE")
+	shadow := func(title string) string {
+		return titleIf(slices.ContainsFunc(zones, func(z Zone) bool { return z.ShadowDenied > 0 }), title)
+	}
+	table := terminal.NewTable("ZONE", ">REQUESTS", ">DENIED", ">SHARE", shadow(">SHADOW DENIED"), shadow(">SHARE"),
+		titleIf(delays, ">DELAYED"), ">KEYS", ">KEYS DENIED", ">SHARE", shadow(">KEYS SHADOW DENIED"), shadow(">SHARE"))
 	for i := range zones {
 		z := &zones[i]
 		table.Add(
 			terminal.Plain(zoneName(z)), numberCell(z.Requests), redIf(z.Denied), percentCell(z.Denied, z.Requests),
-			numberCell(z.Delayed), numberCell(z.Keys), numberCell(z.KeysDenied), percentCell(z.KeysDenied, z.Keys),
+			yellowIf(z.ShadowDenied), percentCell(z.ShadowDenied, z.Requests), numberCell(z.Delayed), numberCell(z.Keys),
+			numberCell(z.KeysDenied), percentCell(z.KeysDenied, z.Keys), numberCell(z.KeysShadowDenied), percentCell(z.KeysShadowDenied, z.Keys),
 		)
 	}
 	t.block(t.table(table))
@@ -160,9 +167,9 @@ func (t *textReport) zoneTable(zones []Zone) {
 // bars are eighths of a line.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// timeline adds a line with the denied requests over time.
-func (t *textReport) timeline(c *Configuration) {
-	if len(c.Timeline) < 2 || c.Begins == nil {
+// timeline adds a line with the denied or shadow denied requests over time, if there are any.
+func (t *textReport) timeline(c *Configuration, what, color string, count func(Tally) int64) {
+	if len(c.Timeline) < 2 || c.Begins == nil || count(c.Tally) == 0 {
 		return
 	}
 	columns := 80
@@ -174,7 +181,7 @@ func (t *textReport) timeline(c *Configuration) {
 	for part := range slices.Chunk(c.Timeline, each) {
 		sum := int64(0)
 		for _, b := range part {
-			sum += b.Denied
+			sum += count(b)
 		}
 		sums = append(sums, sum)
 	}
@@ -194,15 +201,15 @@ func (t *textReport) timeline(c *Configuration) {
 	if gap := len(sums) - len(from) - len(to); gap > 0 {
 		axis += strings.Repeat(" ", gap) + to
 	}
-	title := fmt.Sprintf("Denied requests over time (a column is %s, the highest is %s)", Window(length), Counted(highest, "request"))
-	t.block(t.wrap(title, ""), t.style.Paint(line, terminal.Red), t.faint(axis))
+	title := fmt.Sprintf("%s requests over time (a column is %s, the highest is %s)", what, Window(length), Counted(highest, "request"))
+	t.block(t.wrap(title, ""), t.style.Paint(line, color), t.faint(axis))
 }
 
 // comparison adds the differences between two configurations.
 func (t *textReport) comparison(c *Comparison) {
 	var names [2]string
 	for i := range names {
-		names[i] = t.letter(i) + " (" + terminal.Printable(t.report.Configurations[i].Name) + ")"
+		names[i] = t.report.Letter(i) + " (" + terminal.Printable(t.report.Configurations[i].Name) + ")"
 	}
 	if c.NewlyDenied == 0 && c.NoMoreDenied == 0 {
 		title := t.wrap("Configurations "+names[0]+" and "+names[1]+" deny the same requests.", "")

@@ -131,11 +131,16 @@ func numberCell(n int64) terminal.Cell { return terminal.Plain(Number(n)) }
 func percentCell(part, whole int64) terminal.Cell { return terminal.Plain(PercentOf(part, whole)) }
 
 // redIf writes a number of denials.
-func redIf(n int64) terminal.Cell {
+func redIf(n int64) terminal.Cell { return colorIf(n, terminal.Red) }
+
+// yellowIf writes a number of denials in shadow mode.
+func yellowIf(n int64) terminal.Cell { return colorIf(n, terminal.Yellow) }
+
+func colorIf(n int64, color string) terminal.Cell {
 	if n == 0 {
 		return terminal.Plain("0")
 	}
-	return terminal.Colored(Number(n), terminal.Red)
+	return terminal.Colored(Number(n), color)
 }
 
 // wrap breaks a text into lines. All lines but the first begin with the indent.

@@ -60,14 +60,14 @@ func (t *textReport) topKeys(z *Zone) {
 	if z.Keys < 2 {
 		return
 	}
-	titles := []string{">DENIED", ">REQUESTS", ">SHARE"}
+	titles := []string{titleIf(z.Denied > 0, ">DENIED"), titleIf(z.ShadowDenied > 0, ">SHADOW DENIED"), ">REQUESTS", ">SHARE"}
 	for _, d := range z.Demand {
 		titles = append(titles, ">PEAK "+Window(d.WindowSeconds))
 	}
 	table := terminal.NewTable(append(titles, "KEY", "FIRST DENIED", "LAST DENIED")...)
 	shown := z.TopKeys[:min(len(z.TopKeys), maxTextKeys)]
 	for _, k := range shown {
-		row := []any{redIf(k.Denied), numberCell(k.Requests), percentCell(k.Denied, k.Requests)}
+		row := []any{redIf(k.Denied), yellowIf(k.ShadowDenied), numberCell(k.Requests), percentCell(k.AllDenied(), k.Requests)}
 		for i := range z.Demand {
 			peak := ""
 			if i < len(k.Peaks) {
@@ -78,7 +78,7 @@ func (t *textReport) topKeys(z *Zone) {
 		table.Add(append(row, cut(keyText(k.Key), maxTableKey), t.instant(k.First), t.instant(k.Last))...)
 	}
 	if len(shown) > 0 {
-		t.block(t.table(table) + more(z.KeysDenied-int64(len(shown)), "key"))
+		t.block(t.table(table) + more(z.KeysDenied+z.KeysShadowDenied-int64(len(shown)), "key"))
 	}
 }
 
@@ -141,16 +141,17 @@ func (t *textReport) proposal(p *Proposal) {
 	t.block(t.pasted(p.Line), "", t.wrap(p.Text(), ""))
 	t.change(p, p.Change)
 	if p.Gap != nil {
-		t.gap(p)
+		t.block(t.wrap("Recommended, in the widest gap of this kind of limit:", ""))
+		point, _ := p.Recommended()
+		t.recommended(p, point.Line)
 	}
 }
 
-// gap adds the widest gap of a proposal, and the limit in its middle.
-func (t *textReport) gap(p *Proposal) {
-	g := p.Gap
-	t.block(t.wrap(g.Text(p)+" A limit between them:", ""))
-	t.block(t.pasted(g.Middle.Line), "", t.wrap(g.Outcome(p), ""))
-	t.change(p, &g.Change)
+// recommended adds the recommended limit of a proposal, and what it denies.
+func (t *textReport) recommended(p *Proposal, pasted string) {
+	_, change := p.Recommended()
+	t.block(t.pasted(pasted), "", t.wrap(p.Outcome(), ""))
+	t.change(p, change)
 }
 
 // change adds the keys that a limit newly denies.
@@ -180,16 +181,10 @@ func (t *textReport) alternatives(a *Alternatives) {
 			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, p.Keys), terminal.Plain(p.Gap.Range()),
 		)
 	}
+	t.block(t.bold(t.wrap("Recommended, to be written into rate_limit:", "")))
+	t.recommended(a.Recommended, a.Zone)
 	t.block(t.bold(t.wrap("Proposed limits, one of which is enough"+t.allowing("each is the smallest that"), "")), t.table(table))
 	t.block(t.wrap(terminal.Printable(strings.Join(a.Advice, " ")), ""))
-	if p := a.Example; p.Gap != nil {
-		t.gap(p)
-	} else {
-		t.change(p, p.Change)
-	}
-	if a.Zone != "" {
-		t.block(t.wrap("Write the limit that you choose into a zone of rate_limit, for example:", ""), "", t.pasted(a.Zone))
-	}
 }
 
 // pasted writes lines of a Caddyfile, to be copied.

@@ -40,7 +40,7 @@ func jsonOf(t *testing.T, r *report.Report) []byte {
 func TestText(t *testing.T) {
 	oneKey := reporttest.Shop()
 	zone := &oneKey.Configurations[0].Zones[1]
-	zone.Keys, zone.KeysDenied, zone.DeniedByShadow = 1, 1, 12
+	zone.Keys, zone.KeysDenied, zone.ShadowDenied = 1, 1, 12
 	later := oneKey.Log.To.Add(30 * time.Hour)
 	oneKey.Log.To = &later
 	same := reporttest.Compared()
@@ -52,6 +52,7 @@ func TestText(t *testing.T) {
 	}{
 		{"shop.txt", reporttest.Shop(), report.TextOptions{}},
 		{"shop_colors.txt", reporttest.Shop(), report.TextOptions{Width: 60, Color: true}},
+		{"shadow.txt", reporttest.Shadow(), report.TextOptions{Width: 120}},
 		{"compared.txt", reporttest.Compared(), report.TextOptions{Width: 120}},
 		{"compared_same.txt", same, report.TextOptions{Width: 80}},
 		{"odd.txt", reporttest.Odd(), report.TextOptions{Width: 100}},
@@ -108,7 +109,7 @@ func TestReportsAreSafeOnTerminals(t *testing.T) {
 
 // No line is wider than the terminal, except what can't be broken.
 func TestTextFits(t *testing.T) {
-	for _, r := range []*report.Report{reporttest.Shop(), reporttest.Compared(), reporttest.Many()} {
+	for _, r := range []*report.Report{reporttest.Shadow(), reporttest.Compared(), reporttest.Many()} {
 		for _, width := range []int{50, 61, 80} {
 			for line := range strings.Lines(string(textOf(t, r, report.TextOptions{Width: width}))) {
 				if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
@@ -122,7 +123,7 @@ func TestTextFits(t *testing.T) {
 // The JSON of a report means the report, and keeps its names.
 func TestJSONIsTheReport(t *testing.T) {
 	names := make(map[string]bool)
-	for _, want := range []*report.Report{reporttest.Shop(), reporttest.Compared(), reporttest.Empty(), reporttest.FromNothing()} {
+	for _, want := range []*report.Report{reporttest.Shop(), reporttest.Shadow(), reporttest.Compared(), reporttest.Empty(), reporttest.FromNothing()} {
 		for _, name := range regexp.MustCompile(`"(\w+)": `).FindAllString(string(jsonOf(t, want)), -1) {
 			names[name] = true
 		}

@@ -64,7 +64,7 @@ func Shop() *report.Report {
 	search.Proposals = []report.Proposal{proposal("sliding_window", "1m", "sliding_window 600 1m", search, 5, 600, 0.8, 0.045)}
 	requests := api.Requests + login.Requests
 	c := report.Configuration{
-		Name: "Caddyfile", Requests: requests + 4_310, Limited: requests, Denied: api.Denied + login.Denied,
+		Name: "Caddyfile", Tally: report.Tally{Requests: requests + 4_310, Denied: api.Denied + login.Denied}, Limited: requests,
 		BucketSeconds: bucket.Seconds(), Begins: &Begins, Zones: []report.Zone{*api, *login, *search},
 		Notes: []string{
 			"The log has no header X-Plan, so all requests have the default limits of plan in zone api. Log it with log_append.",
@@ -72,7 +72,7 @@ func Shop() *report.Report {
 		},
 	}
 	for i := range api.Timeline {
-		c.Timeline = append(c.Timeline, report.Bucket{
+		c.Timeline = append(c.Timeline, report.Tally{
 			Requests: api.Timeline[i].Requests + login.Timeline[i].Requests + 30, Denied: api.Timeline[i].Denied + login.Timeline[i].Denied,
 		})
 	}
@@ -92,6 +92,34 @@ func Shop() *report.Report {
 		},
 		Configurations: []report.Configuration{c},
 	}
+}
+
+// Shadow is [Shop] with login in shadow mode, and with api in shadow mode for a part of its keys.
+func Shadow() *report.Report {
+	r := Shop()
+	c := &r.Configurations[0]
+	api, login := &c.Zones[0], &c.Zones[1]
+	shadow := func(t *report.Tally, part int64) {
+		t.ShadowDenied = t.Denied / part
+		t.Denied -= t.ShadowDenied
+	}
+	login.Shadow, login.KeysDenied, login.KeysShadowDenied = true, 0, 14
+	api.KeysDenied, api.KeysShadowDenied = 2, 1
+	shadow(&api.TopKeys[1].Tally, 1)
+	for i := range login.TopKeys {
+		shadow(&login.TopKeys[i].Tally, 1)
+	}
+	for i := range c.Timeline {
+		shadow(&api.Timeline[i], 4)
+		shadow(&login.Timeline[i], 1)
+		all := &c.Timeline[i]
+		all.ShadowDenied = api.Timeline[i].ShadowDenied + login.Timeline[i].ShadowDenied
+		all.Denied -= all.ShadowDenied
+	}
+	finish(api, login)
+	c.ShadowDenied = api.ShadowDenied + login.ShadowDenied
+	c.Denied -= c.ShadowDenied
+	return r
 }
 
 // Compared is [Shop] with a second configuration, which has a smaller limit for search, and a new zone.
@@ -157,7 +185,7 @@ func Odd() *report.Report {
 	}, "{http.request.header.X-Key}", "{client_ip}")
 	add(odd, 900_000_000_000, 899_999_999_999)
 	finish(odd)
-	odd.Keys, odd.KeysDenied, odd.Shadow = 7, 7, true
+	odd.Keys, odd.KeysDenied = 7, 7
 	odd.Delayed, odd.LongestDelay = 12, 4000
 	odd.DeniedBySlots, odd.RequestsWithoutRoom = 3, 1_000_000
 	odd.Demand = []report.Demand{demand(1, 5, 1, 1, 1, 1), {WindowSeconds: 86400 * 30, Quantiles: report.Quantiles{Max: 9e15}}}
@@ -178,6 +206,10 @@ func Odd() *report.Report {
 	plain := zone("no-limit", nil)
 	plain.Requests, plain.Keys = 10, 0
 	c.Zones = append(c.Zones, *odd, *plain, *zone("nothing", []string{"gcra 1 1m"}, "x"))
+	c.Denied, c.ShadowDenied = 0, c.Denied
+	for i := range c.Timeline {
+		c.Timeline[i].Denied, c.Timeline[i].ShadowDenied = 0, c.Timeline[i].Denied
+	}
 	c.LeftOut = []report.LeftOut{
 		{Zone: "<b>bodies", Requests: 4_000, Reason: "its key needs <bodies>"},
 		{Zone: "tokens", Requests: 1, Partly: true, Reason: "its cost is \u202e"},
@@ -237,17 +269,16 @@ func zone(name string, limits []string, key ...string) *report.Zone {
 }
 
 func add(z *report.Zone, requests, denied int64) {
-	z.Timeline = append(z.Timeline, report.Bucket{Requests: requests, Denied: denied})
+	z.Timeline = append(z.Timeline, report.Tally{Requests: requests, Denied: denied})
 }
 
 // finish adds up the timelines.
 func finish(zones ...*report.Zone) {
 	for _, z := range zones {
-		z.Requests, z.Denied, z.FirstDenied, z.LastDenied = 0, 0, nil, nil
+		z.Tally, z.FirstDenied, z.LastDenied = report.Tally{}, nil, nil
 		for i, b := range z.Timeline {
-			z.Requests += b.Requests
-			z.Denied += b.Denied
-			if b.Denied > 0 {
+			z.Add(b)
+			if b.AllDenied() > 0 {
 				last := Begins.Add(time.Duration(i)*bucket + 4*time.Minute)
 				if z.LastDenied = &last; z.FirstDenied == nil {
 					z.FirstDenied = &last
@@ -260,7 +291,7 @@ func finish(zones ...*report.Zone) {
 func at(hour float64) time.Time { return Begins.Add(time.Duration(hour * float64(time.Hour))) }
 
 func key(name string, requests, denied int64, first, last float64, peaks ...int64) report.Key {
-	return report.Key{Key: name, Requests: requests, Denied: denied, Peaks: peaks, First: at(first), Last: at(last)}
+	return report.Key{Key: name, Tally: report.Tally{Requests: requests, Denied: denied}, Peaks: peaks, First: at(first), Last: at(last)}
 }
 
 func demand(window, peak, p50, p95, p99, maximum float64) report.Demand {
@@ -304,6 +335,7 @@ func proposal(algorithm, window, current string, z *report.Zone, low, high int64
 	add(high)
 	if current != "" {
 		configured := point(high)
+		configured.Line = current
 		p.Configured = &configured
 	}
 	newly := []report.DeniedKey{

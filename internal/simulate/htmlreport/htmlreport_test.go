@@ -115,12 +115,12 @@ func TestShows(t *testing.T) {
 	}{
 		{reporttest.Compared(), []string{`<td class="number">41</td></tr>`, "<code><bdi>198.51.100.77</bdi></code>"}},
 		{shadow, []string{
-			"<dd>Shadow denied requests pass.</dd>", ` would have been denied (0.96%), and <b class="shadow">4,723</b> shadow denied (2.6%).`,
+			"<dd>Shadow denied requests pass.</dd>", ` would have been denied (0.96%), and <b class="shadow">4,723</b> more without shadow mode (2.6%).`,
 			`<th scope="col" class="number">Shadow denied</th>`, "UTC: 291 requests, 0 denied, 37 shadow denied</title>",
 			`class="shadow data" d="M125.0 936.5V927.2`, `class="shadow data" d="M125.0 1000.0V963.0`, "Denied and shadow denied requests alone",
 			"<bdi>fixed_window 20 10s { align clock }</bdi>", "<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
 		}},
-		{dry, []string{`<b class="shadow">4,723</b> of 179,210 requests would have been shadow denied (2.6%), and none denied.`}},
+		{dry, []string{`<b class="shadow">4,723</b> of 179,210 requests would have been denied without shadow mode (2.6%), and none with it.`}},
 		{reporttest.FromNothing(), []string{"by limits like <code>token_bucket 1 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300.", ">recommended: 298</text>"}},
 	} {
 		page := write(t, test.report)

@@ -21,19 +21,19 @@ func (z *Zone) Sentence() string {
 		return fmt.Sprintf("%s would have denied none of %s, from %s.", name, Counted(z.Requests, "request"), Counted(z.Keys, "key"))
 	}
 	var parts []string
-	add := func(verb string, requests, keys int64) {
+	add := func(mode string, requests, keys int64) {
 		if requests == 0 {
 			return
 		}
-		part := fmt.Sprintf("%s %s (%s)", verb, partOf(requests, z.Requests, "request"), PercentOf(requests, z.Requests))
+		part := fmt.Sprintf("%s%s (%s)", mode, partOf(requests, z.Requests, "request"), PercentOf(requests, z.Requests))
 		if z.Keys > 1 {
 			part += fmt.Sprintf(", from %s (%s)", partOf(keys, z.Keys, "key"), PercentOf(keys, z.Keys))
 		}
 		parts = append(parts, part)
 	}
-	add("denied", z.Denied, z.KeysDenied)
-	add("shadow denied", z.ShadowDenied, z.KeysShadowDenied)
-	return name + " would have " + strings.Join(parts, ", and ") + "."
+	add("", z.Denied, z.KeysDenied)
+	add("without shadow mode ", z.ShadowDenied, z.KeysShadowDenied)
+	return name + " would have denied " + strings.Join(parts, ", and ") + "."
 }
 
 // Fact is a smaller fact about a zone or a log.

@@ -120,11 +120,11 @@ func (t *textReport) verdict(c *Configuration) string {
 	case c.Denied > 0:
 		sentence := fmt.Sprintf("%s would have been denied (%s)", partOf(c.Denied, c.Requests, "request"), PercentOf(c.Denied, c.Requests))
 		if n := c.ShadowDenied; n > 0 {
-			sentence += fmt.Sprintf(", and %s shadow denied (%s)", Number(n), PercentOf(n, c.Requests))
+			sentence += fmt.Sprintf(", and %s more without shadow mode (%s)", Number(n), PercentOf(n, c.Requests))
 		}
 		text = t.style.Paint(t.wrap(sentence+".", ""), terminal.Red)
 	case c.ShadowDenied > 0:
-		sentence := fmt.Sprintf("%s would have been shadow denied (%s), and none denied.",
+		sentence := fmt.Sprintf("%s would have been denied without shadow mode (%s), and none with it.",
 			partOf(c.ShadowDenied, c.Requests, "request"), PercentOf(c.ShadowDenied, c.Requests))
 		text = t.style.Paint(t.wrap(sentence, ""), terminal.Yellow)
 	case len(c.Zones) == 0:

@@ -36,9 +36,12 @@ function setChildren(e, ...children) {
 	}
 }
 
+// withoutCause removes the cause of a failure, as a program writes it. The title of the instance's state has it.
+const withoutCause = (text) => text.replace(/ \(.*\): /, ': ');
+
 class CallError extends Error {
 	constructor(status, message) {
-		super(status === 503 ? message.replace(/ \(.*\): /, ': ') : message); // the instance's card has the cause
+		super(status === 503 ? withoutCause(message) : message);
 		this.status = status;
 	}
 }

@@ -110,27 +110,30 @@ async function lookAt(zone, key) {
 		content.replaceChildren(element('p', { class: 'quiet' }, 'Loading…'));
 		$('key-dialog').showModal();
 	}
-	const places = [...stores(zone)];
+	const places = new Map([...stores(zone)].map(([place, instance]) => [instance, place]));
 	let isBanned = false, isOverridden = false;
-	const parts = await Promise.all(places.map(async ([place, instance]) => {
-		const heading = places.length > 1 ? element('h3', {}, place) : null;
+	const denials = [];
+	const parts = await Promise.all(living().filter((i) => i.zones.has(zone)).map(async (instance) => { // each has its own denials
+		const heading = places.size > 1 ? element('h3', {}, places.get(instance)) : null;
 		try {
 			const k = await instance.call('GET', zonePath(zone, '/keys') + keyQuery(key));
+			denials.push(...(k.denials || []));
+			if (!places.has(instance) && k.store !== 'local') return null; // the budgets are those of another instance
 			isBanned ||= k.budgets.some((b) => b.ban && b.ban.banned);
 			isOverridden ||= Boolean(k.override && k.override.from === 'runtime');
 			return element('section', {}, heading,
-				k.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
+				k.store === 'local' ? element('p', { class: 'failure' }, `Redis fails. These are the local budgets of ${instance.name}.`) : null,
 				k.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(k.override)) : null,
 				...k.budgets.map((b) => element('div', {}, b.alternative ? element('h4', {}, 'Alternative ', element('code', {}, inCaddyfile(b.alternative))) : null, budgetList(b))));
 		} catch (e) {
-			return element('section', {}, heading, element('p', { class: 'failure' }, e.message));
+			return element('section', {}, heading, element('p', { class: 'failure' }, withoutCause(e.message)));
 		}
 	}));
 	if (mine !== look) return;
 	const list = variants(zone);
 	const kinds = [...(list.some((z) => z.ban) ? ['ban', ...(isBanned ? ['unban'] : [])] : []), ...(list.some((z) => z.runtime_overrides) ? ['override', ...(isOverridden ? ['remove'] : [])] : []), 'reset'];
 	const names = { remove: 'Remove override' };
-	content.replaceChildren(element('p', { class: 'quiet' }, `Zone ${zone}`), ...parts,
+	content.replaceChildren(element('p', { class: 'quiet' }, `Zone ${zone}`), ...latelyLines(denials), ...parts.filter(Boolean),
 		element('div', { class: 'buttons' }, ...kinds.map((kind) => element('button', { class: 'small', 'data-change': kind, onclick: () => change(kind, zone, { key }) }, names[kind] || changes[kind].button))));
 }
 

@@ -1,5 +1,6 @@
 // A chart of the last minutes: the allowed requests of a zone, and the denied ones on top of them.
-// Denied requests are hatched, so their color doesn't matter.
+// Denied requests are hatched, so their color doesn't matter. At the top of the allowed ones are those
+// that a zone in shadow mode would deny, dotted and above a dashed line.
 
 const chartSeconds = 180;
 const chartHeight = 96;
@@ -12,26 +13,29 @@ function svg(name, attributes, ...children) {
 	return e;
 }
 
-const noRate = { allowed: null, denied: null, undecided: null };
+const noRate = ofEachKind(() => null);
 
 let charts = 0;
 
 class Chart {
 	constructor(name) {
 		this.name = name;
-		this.points = []; // {at, allowed, denied, undecided}, with at as of elapsed(), and null rates for a gap
+		this.points = []; // rates, with at as of elapsed(). Null rates are a gap
 		this.width = 300;
 		const id = `hatch-${charts++}`;
 		this.allowed = svg('path', { class: 'area allowed' });
 		this.allowedLine = svg('path', { class: 'line allowed' });
+		this.would = svg('path', { class: 'area would', fill: `url(#${id}-dots)` });
+		this.wouldLine = svg('path', { class: 'line would' });
 		this.denied = svg('path', { class: 'area denied', fill: `url(#${id})` });
 		this.deniedLine = svg('path', { class: 'line denied' });
 		this.grid = svg('path', { class: 'grid' });
 		this.top = svg('text', { class: 'tick', x: 0, y: 9 });
 		this.svg = svg('svg', { class: 'chart', role: 'img', height: chartHeight, width: '100%' },
 			svg('defs', {}, svg('pattern', { id, width: 6, height: 6, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
-				svg('rect', { class: 'hatch-ground', width: 6, height: 6 }), svg('rect', { class: 'hatch', width: 2.5, height: 6 }))),
-			this.grid, this.allowed, this.denied, this.allowedLine, this.deniedLine, this.top);
+				svg('rect', { class: 'hatch-ground', width: 6, height: 6 }), svg('rect', { class: 'hatch', width: 2.5, height: 6 })),
+			svg('pattern', { id: `${id}-dots`, width: 6, height: 6, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' }, svg('circle', { class: 'hatch', cx: 3, cy: 3, r: 1 }))),
+			this.grid, this.allowed, this.would, this.denied, this.wouldLine, this.allowedLine, this.deniedLine, this.top);
 		this.caption = element('p', { class: 'chart-caption', 'aria-hidden': 'true' }, element('span', {}, '3 min ago'), element('span', {}, 'now'));
 		this.element = element('div', { class: 'chart-box' }, this.svg, this.caption);
 		new ResizeObserver(([entry]) => {
@@ -48,16 +52,13 @@ class Chart {
 		this.draw();
 	}
 
-	// lastMinute adds up the requests of the last minute.
-	lastMinute() {
-		const total = { denied: 0, undecided: 0, all: 0 };
+	// last adds up the requests of the last seconds.
+	last(seconds) {
+		const total = ofEachKind(() => 0);
 		const end = this.points.length ? this.points[this.points.length - 1].at : 0;
 		this.points.forEach((p, i) => {
-			if (i === 0 || p.allowed === null || p.at < end - 60000) return;
-			const span = (p.at - this.points[i - 1].at) / 1000;
-			total.denied += p.denied * span;
-			total.undecided += p.undecided * span;
-			total.all += (p.allowed + p.denied + p.undecided) * span;
+			if (i === 0 || p.allowed === null || p.at < end - seconds * 1000) return;
+			for (const kind of kindNames) total[kind] += (p[kind] * (p.at - this.points[i - 1].at)) / 1000;
 		});
 		return total;
 	}
@@ -87,13 +88,17 @@ class Chart {
 		const along = (list, rate) => list.map((p) => `${x(p)} ${y(rate(p))}`).join('L');
 		const allowed = (p) => p.allowed;
 		const both = (p) => p.allowed + p.denied;
+		const enforced = (p) => p.allowed - p.shadowDenied;
 		const none = () => 0;
 		const area = (list, upper, lower) => `M${along(list, upper)}L${along([...list].reverse(), lower)}Z`;
 		const withDenials = runs.flatMap((list) => split(list, (p) => p.denied > 0));
+		const withShadow = runs.flatMap((list) => split(list, (p) => p.shadowDenied > 0));
 		this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
 		this.grid.setAttribute('d', `M0 ${y(0)}H${width}M0 ${y(top / 2)}H${width}M0 ${y(top)}H${width}`);
 		this.allowed.setAttribute('d', runs.map((list) => area(list, allowed, none)).join(''));
 		this.allowedLine.setAttribute('d', runs.map((list) => `M${along(list, allowed)}`).join(''));
+		this.would.setAttribute('d', withShadow.map((list) => area(list, allowed, enforced)).join(''));
+		this.wouldLine.setAttribute('d', withShadow.map((list) => `M${along(list, enforced)}`).join(''));
 		this.denied.setAttribute('d', withDenials.map((list) => area(list, both, allowed)).join(''));
 		this.deniedLine.setAttribute('d', withDenials.map((list) => `M${along(list, both)}`).join(''));
 		setText(this.top, `${integer.format(top)}/s`);
@@ -105,14 +110,16 @@ class Chart {
 	describe() {
 		const last = this.points[this.points.length - 1];
 		if (!last) return;
-		const kind = `${last.allowed === null} ${last.allowed > 0} ${last.denied > 0}`;
+		const kind = `${last.allowed === null} ${kindNames.map((k) => last[k] > 0)}`;
 		if (kind === this.described?.kind && last.at - this.described.at < 10000) return;
 		this.described = { at: last.at, kind };
 		const rates = this.points.filter((p) => p.allowed !== null);
-		const peak = (of) => formatRate(Math.max(0, ...rates.map(of)));
-		const now = last.allowed === null ? 'No numbers now' : `Now ${formatRate(last.allowed)} allowed and ${formatRate(last.denied)} denied per second`;
-		this.svg.setAttribute('aria-label', `Requests of zone ${this.name} in the last 3 minutes. ${now}. ` +
-			`At most ${peak((p) => p.allowed)} allowed and ${peak((p) => p.denied)} denied per second.`);
+		const isDry = rates.some((p) => p.shadowDenied > 0);
+		const words = (rate) => `${formatRate(rate.allowed)} allowed and ${formatRate(rate.denied)} denied per second` +
+			(isDry ? `, and ${formatRate(rate.shadowDenied)} of the allowed would be denied (shadow mode)` : '');
+		const peaks = ofEachKind((k) => Math.max(0, ...rates.map((p) => p[k])));
+		this.svg.setAttribute('aria-label', `Requests of zone ${this.name} in the last 3 minutes. ` +
+			`${last.allowed === null ? 'No numbers now' : `Now ${words(last)}`}. At most ${words(peaks)}.`);
 	}
 
 	// point shows the rates below the pointer.
@@ -127,7 +134,8 @@ class Chart {
 			if (Math.abs(near.at - at) > 3000 || near.allowed === null) near = null;
 		}
 		setText(left, near ? clock.format(Date.now() - (elapsed() - near.at)) : '3 min ago');
-		setText(right, near ? `${formatRate(near.allowed)} allowed, ${formatRate(near.denied)} denied per second` : 'now');
+		const would = near && near.shadowDenied > 0 ? ` (${formatRate(near.shadowDenied)} would be denied)` : '';
+		setText(right, near ? `${formatRate(near.allowed)} allowed${would}, ${formatRate(near.denied)} denied per second` : 'now');
 	}
 }
 

@@ -45,10 +45,20 @@ function changesOf(z) {
 		onclick: () => change(kind, z.zone, { key: z.key.key || '' }) }, changes[kind].button)));
 }
 
-function explanation(x) {
+// latelyOf says how often each key of a request was denied lately, by explanations of several instances. Two handlers can
+// have a key in common.
+function latelyOf(explanations) {
+	const id = (z) => JSON.stringify([z.zone, sameKey(z.key)]);
+	const zones = explanations.flatMap((x) => [...new Map((x.handlers || []).flatMap((h) => h.zones || []).filter((z) => z.denials).map((z) => [id(z), z])).values()]);
+	return [...Map.groupBy(zones, id).values()].flatMap((list) => latelyLines(list.flatMap((z) => z.denials), ', key ', shownKey(list[0].key), ` of zone ${list[0].zone}`));
+}
+
+// explanation shows the explanation of an instance. The others add their denials.
+function explanation(x, others) {
 	const [sign, word, text] = verdicts[x.verdict] || ['?', x.verdict, ''];
-	const parts = [element('div', { class: `verdict ${x.verdict}` }, element('span', { class: 'icon', 'aria-hidden': 'true' }, sign),
-		element('div', {}, element('strong', {}, word), ' ', element('span', {}, text), x.decides ? decision(x.decides) : null))];
+	const parts = latelyOf([x, ...others]);
+	parts.push(element('div', { class: `verdict ${x.verdict}` }, element('span', { class: 'icon', 'aria-hidden': 'true' }, sign),
+		element('div', {}, parts.length > 0 ? 'Now: ' : '', element('strong', {}, word), ' ', element('span', {}, text), x.decides ? decision(x.decides) : null)));
 	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));
 	for (const handler of x.handlers || []) {
 		parts.push(element('section', { class: 'handler' }, element('h3', {}, `Server ${handler.server}`), handler.reached ? null : element('p', { class: 'quiet' }, 'The request doesn’t get here, because an earlier handler denies it.'),
@@ -82,9 +92,10 @@ function ageExplanation(why) {
 	setText($('explanation-age-text'), `${old}${explained.why ? `${explained.why} since then.` : ''}`.trim());
 }
 
-// explain shows the explanation of a request by an instance.
+// explain shows the explanation of a request by an instance. An instance that can't explain it has no denials to add.
 async function explain(request, asked) {
-	$('explanation').replaceChildren(...explanation(await asked.call('POST', 'explain', request)));
+	const others = living().filter((i) => i !== asked).map((i) => i.call('POST', 'explain', request).catch(() => ({})));
+	$('explanation').replaceChildren(...explanation(await asked.call('POST', 'explain', request), await Promise.all(others)));
 	explained = { request, asked, at: elapsed() };
 	ageExplanation();
 }
@@ -97,7 +108,7 @@ async function whileBusy(ask) {
 	} catch (e) {
 		explained = null;
 		ageExplanation();
-		const text = e.status === 404 && /no such path/.test(e.message) ? 'This version of the module cannot explain requests.' : e.message;
+		const text = e.status === 404 && /no such path/.test(e.message) ? 'This version of the module cannot explain requests.' : withoutCause(e.message);
 		out.replaceChildren(element('p', { class: 'failure' }, text));
 	}
 	out.removeAttribute('aria-busy');

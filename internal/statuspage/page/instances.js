@@ -4,11 +4,18 @@ const second = 1000;
 const passed = ['allowed', 'delayed', 'overridden', 'exempt', 'shadow_denied'];
 const notPassed = ['denied', 'banned', 'bad_body'];
 const notDecided = ['error'];
-const countsOf = (requests) => ({ allowed: sum(requests, passed), denied: sum(requests, notPassed), undecided: sum(requests, notDecided) });
 const sum = (requests, outcomes) => outcomes.reduce((n, outcome) => n + (requests[outcome] || 0), 0);
 
+// Counts and rates have a number of each kind. Requests that would be denied passed, so they are part of the allowed ones.
+const kinds = { allowed: passed, denied: notPassed, shadowDenied: ['shadow_denied'], undecided: notDecided };
+const kindNames = Object.keys(kinds);
+const ofEachKind = (number) => Object.fromEntries(kindNames.map((kind) => [kind, number(kind)]));
+const countsOf = (requests) => ofEachKind((kind) => sum(requests, kinds[kind]));
+
 // rateBetween returns the requests per second between two counts.
-const rateBetween = (before, now, span) => Object.fromEntries(['allowed', 'denied', 'undecided'].map((kind) => [kind, Math.max(0, now[kind] - before[kind]) / span]));
+const rateBetween = (before, now, span) => ofEachKind((kind) => Math.max(0, now[kind] - before[kind]) / span);
+
+const lately = 600 * second; // about how long Caddy remembers denied keys
 
 class Instance {
 	constructor(name, number) {
@@ -17,8 +24,9 @@ class Instance {
 		this.path = `/instances/${number}/`;
 		this.state = 'connecting'; // up, or down
 		this.zones = new Map(); // lists of zones by name; zones of one name can differ
-		this.counts = new Map(); // {at, allowed, denied, undecided} by name
-		this.rates = new Map(); // {allowed, denied, undecided} by name
+		this.counts = new Map(); // by name, with their instant
+		this.rates = new Map(); // by name
+		this.deniedAt = new Map(); // when the counts of denials were last seen to grow, by name
 		this.status = null;
 		this.history = null; // {from, to, rates by name}: what Caddy has kept of the last minutes, as of the first answer
 	}
@@ -77,6 +85,7 @@ class Instance {
 			const now = { at, ...countsOf(zone.requests) };
 			const before = this.counts.get(name);
 			this.counts.set(name, now);
+			if (now.denied + now.shadowDenied > (before ? before.denied + before.shadowDenied : 0)) this.deniedAt.set(name, at);
 			if (!before || now.allowed < before.allowed || now.denied < before.denied) continue;
 			this.rates.set(name, rateBetween(before, now, (now.at - before.at) / 1000));
 		}
@@ -92,6 +101,12 @@ class Instance {
 		this.error = e;
 		this.rates = new Map();
 		this.status = null;
+	}
+
+	// mayHaveDenied reports whether the zone can have denied keys. A zone that doesn't count its requests always can.
+	mayHaveDenied(name) {
+		const [zone] = this.zones.get(name) || [];
+		return Boolean(zone) && (!zone.requests || elapsed() - this.deniedAt.get(name) < lately);
 	}
 
 	// memories returns the stores in memory, by name.
@@ -125,10 +140,10 @@ function stores(name) {
 
 const stateTexts = { up: 'up', partly_down: 'partly down', down: 'down', connecting: 'connecting' };
 
-// state shows a state with a sign, a color and a word.
-function state(name, text) {
+// state shows a state with a sign, a color and a word. The title has the error of a program.
+function state(name, text, title) {
 	const sign = { up: '●', partly_down: '◐', down: '▲', connecting: '○' }[name] || '○';
-	return element('span', { class: `state ${name}` }, element('span', { class: 'sign', 'aria-hidden': 'true' }, sign), text || stateTexts[name] || name);
+	return element('span', { class: `state ${name}`, title }, element('span', { class: 'sign', 'aria-hidden': 'true' }, sign), text || stateTexts[name] || name);
 }
 
 function fact(name, ...value) {
@@ -148,8 +163,8 @@ function storeFacts(instance) {
 		for (const [name, m] of instance.memories()) memory(name === 'memory' ? 'Memory' : 'Local budgets', m);
 		for (const r of instance.status.redis || []) {
 			const nodes = r.failing_nodes && r.state === 'partly_down' ? `${r.failing_nodes} failing nodes · ` : '';
-			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`), element('span', { class: 'more quiet' }, `${nodes}${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`),
-				r.error ? element('span', { class: 'failure' }, r.error) : null));
+			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`, r.error),
+				element('span', { class: 'more quiet' }, `${nodes}${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`)));
 		}
 		return facts;
 	}
@@ -176,8 +191,8 @@ function showInstances() {
 		const word = instance.state === 'down' ? `not reachable for ${formatSpan(Math.round((elapsed() - instance.since) / 1000))}` : status ? `up for ${since(status.started)}` : stateTexts[instance.state];
 		const version = status && status.version ? element('span', { class: 'version quiet' }, status.version) : null;
 		cards.known[i].classList.toggle('is-down', instance.state === 'down');
-		setChildren(cards.known[i], element('div', { class: 'card-head' }, element('h3', {}, instance.name, version), state(instance.state, word)),
-			instance.error ? element('p', { class: 'failure' }, instance.error.message) : null,
+		setChildren(cards.known[i], element('div', { class: 'card-head' }, element('h3', {}, instance.name, version), state(instance.state, word, instance.error && instance.error.message)),
+			instance.error ? element('p', { class: 'failure' }, withoutCause(instance.error.message)) : null,
 			element('dl', { class: 'facts' }, ...facts));
 	});
 	const up = living().length;

@@ -55,6 +55,24 @@ const encodeKey = (text) => encodeURIComponent(text.toWellFormed ? text.toWellFo
 
 const zonePath = (zone, rest) => `zones/${encodeURIComponent(zone).replace(/^\.{1,2}$/, (d) => d.replaceAll('.', '%2E'))}${rest || ''}`;
 
+// Evidence: how often a key was denied lately, when, and by which limit.
+
+// addDenials adds up the denials of a key that two instances have counted.
+function addDenials(a, b) {
+	const later = new Date(a.last) < new Date(b.last) ? b : a;
+	return { ...a, denied: a.denied + b.denied, at_least: a.at_least + b.at_least, times: a.times + b.times,
+		first: new Date(a.first) < new Date(b.first) ? a.first : b.first, last: later.last, limit: later.limit };
+}
+
+// latelyLines says how often a key was denied lately, and how often it would have been. whose is the key, if that isn't clear.
+function latelyLines(denials, ...whose) {
+	return [false, true].map((shadow) => denials.filter((d) => Boolean(d.shadow) === shadow)).filter((list) => list.length > 0).map((list) => {
+		const d = list.reduce(addDenials);
+		const times = d.times === 1 ? `once, ${since(d.last)} ago` : `${integer.format(d.times)} times since ${formatInstant(new Date(d.first))}, the last time ${since(d.last)} ago`;
+		return element('p', { class: 'lately' }, 'Lately', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
+	});
+}
+
 // Bars for limits.
 
 // capacity returns how many events fit into a full budget, by the text of its limit.
@@ -79,20 +97,25 @@ function bar(share, text, isUsedUp) {
 		element('span', { class: 'track', 'aria-hidden': 'true' }, filled), element('span', { class: 'bar-text' }, text));
 }
 
-// limitBar shows the budget of a limit.
-function limitBar(l) {
+// planName names a plan by its value. The default plan has none.
+const planName = (value) => (value === undefined ? 'default' : value === '' ? 'no plan' : `plan ${value}`);
+
+// limitBar shows the budget of a limit, among plans with the name of its plan.
+function limitBar(l, hasPlans) {
 	const all = capacity(l.limit);
 	const left = all === null ? `${integer.format(l.remaining)} left` : `${integer.format(l.remaining)} of ${integer.format(all)} left`;
 	const used = l.used === undefined ? '' : `${integer.format(l.used)} used · `;
 	const reserved = l.reserved ? `${integer.format(l.reserved)} reserved · ` : '';
 	const full = l.reset_after_seconds > 0 ? ` · full again in ${formatSpan(l.reset_after_seconds)}` : '';
 	return element('li', { class: 'limit' },
-		element('code', {}, l.limit), l.plan ? element('span', { class: 'badge' }, `plan ${l.plan}`) : null,
+		element('code', {}, l.limit), hasPlans ? element('span', { class: 'badge' }, planName(l.plan)) : null,
 		bar(all ? l.remaining / all : l.remaining > 0 ? 1 : 0, `${used}${reserved}${left} · ${whenFree(l.retry_after_seconds)}${full}`, l.retry_after_seconds !== 0));
 }
 
 function budgetList(b) {
-	const rows = (b.limits || []).map(limitBar);
+	const limits = b.limits || [];
+	const hasPlans = limits.some((l) => l.plan !== undefined);
+	const rows = limits.map((l) => limitBar(l, hasPlans));
 	if (b.concurrency) {
 		const c = b.concurrency;
 		rows.push(element('li', { class: 'limit' }, element('code', {}, `concurrency ${c.limit}`),

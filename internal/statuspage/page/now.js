@@ -2,13 +2,17 @@
 
 const almostFull = 0.9;
 
-// deniesMuch reports whether a zone has denied a tenth of its requests in the last minute.
-const deniesMuch = ({ denied, all }) => denied >= 10 && denied >= 0.1 * all;
+// lookAtDenials returns what to say of a zone that has denied, or would have denied, a tenth of its requests in the last minute.
+function lookAtDenials(zone, minute) {
+	const all = minute.allowed + minute.denied + minute.undecided;
+	return [['denied', 'denies', ''], ['shadowDenied', 'would deny', ' (shadow mode)']].filter(([kind]) => minute[kind] >= 10 && minute[kind] >= 0.1 * all)
+		.map(([kind, verb, why]) => ({ text: `Zone ${zone} ${verb} ${Math.round((100 * minute[kind]) / all)} % of its requests${why}.`, zone, [kind]: minute[kind] }));
+}
 
 // withoutRedis says what happens to requests meanwhile, by on_store_error.
 const withoutRedis = { local: 'Local budgets decide.', allow: 'Requests pass without a limit.', deny: 'Requests get status 503.' };
 
-// problems returns {isFailure, text, zone or section}. Failures come first, and then zones by their denials.
+// problems returns {isFailure, text, zone or section}. Failures come first, and then zones by their denials, and by those in shadow mode.
 function problems() {
 	const failures = [], looks = [];
 	const fails = (text, section) => failures.push({ isFailure: true, text, section });
@@ -29,13 +33,14 @@ function problems() {
 	}
 	for (const [what, { names, meanwhile }] of redises) fails([instances.length > 1 ? `${what} at ${names.join(', ')}.` : `${what}.`, ...meanwhile].join(' '), 'instances');
 	for (const [name, card] of cards) {
-		const minute = card.chart.lastMinute();
+		const minute = card.chart.last(60);
 		if (minute.undecided > 0) failures.push({ isFailure: true, text: `The store of zone ${name} could not decide requests.`, zone: name });
-		if (deniesMuch(minute)) looks.push({ text: `Zone ${name} denies ${Math.round((100 * minute.denied) / minute.all)} % of its requests.`, zone: name, denied: minute.denied });
+		looks.push(...lookAtDenials(name, minute));
 		const list = variants(name);
-		if (list.length > 0 && !isEqualEverywhere(list)) looks.push({ text: `Zone ${name} has other settings on another instance or site.`, zone: name, denied: 0 });
+		if (list.length > 0 && !isEqualEverywhere(list)) looks.push({ text: `Zone ${name} has other settings on another instance or site.`, zone: name });
 	}
-	return [...failures, ...looks.sort((a, b) => b.denied - a.denied)];
+	const by = (kind) => (a, b) => (b[kind] || 0) - (a[kind] || 0);
+	return [...failures, ...looks.sort((a, b) => by('denied')(a, b) || by('shadowDenied')(a, b))];
 }
 
 const shownProblems = 6;
@@ -50,7 +55,7 @@ function showNow() {
 	if (!isKnown) return;
 	$('now').classList.toggle('is-fine', list.length === 0);
 	$('now-fine').hidden = list.length > 0;
-	setText($('now-fine-text'), cards.size === 0 ? 'No failure now.' : 'No failure now, and no zone denies a tenth of its requests.');
+	setText($('now-fine-text'), cards.size === 0 ? 'No failure now.' : `No failure now, and no zone denies${$('legend-would').hidden ? '' : ', or would deny,'} a tenth of its requests.`);
 	updateRows($('now-list'), list.slice(0, shownProblems), (p) => p.text.replace(/ \d+ %/, ''),
 		(p) => element('li', { class: p.isFailure ? 'failing' : 'look' }, element('span', { class: 'sign', 'aria-hidden': 'true' }, p.isFailure ? '▲' : '◆'),
 			element('button', { class: 'link', onclick: () => (p.zone ? choose(p.zone, true) : $(p.section).scrollIntoView()) })),

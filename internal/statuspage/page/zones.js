@@ -7,7 +7,7 @@ let chosen = null; // the name of a zone
 function addRates(all) {
 	const rates = all.filter(Boolean);
 	if (rates.length === 0) return null;
-	return rates.reduce((a, b) => ({ allowed: a.allowed + b.allowed, denied: a.denied + b.denied, undecided: a.undecided + b.undecided }));
+	return rates.reduce((a, b) => ofEachKind((kind) => a[kind] + b[kind]));
 }
 
 // rateOf returns the rates of a zone, over all instances.
@@ -43,15 +43,31 @@ function badges(list) {
 	return texts;
 }
 
-// planTexts are the plans of a zone with their limits. A card has room for a few.
+// limitLines are the limits of a zone, with a line for each plan. A card has room for a few.
 const shownPlans = 6;
 
-function planTexts(list) {
+function limitLines(list, most) {
+	const codes = (limits) => [...new Set(limits)].flatMap((l) => [' ', element('code', {}, l)]);
+	const own = list.flatMap((z) => z.limits || []);
 	const plans = Object.entries(Object.assign({}, ...list.map((z) => (z.plan ? z.plan.values : {}))));
-	const texts = plans.slice(0, shownPlans).map(([plan, limits]) => element('span', { class: 'plan' }, `${plan} `, element('code', {}, limits.join(', '))));
-	if (plans.length > shownPlans) texts.push(element('span', { class: 'quiet' }, `and ${plans.length - shownPlans} more plans`));
-	return texts;
+	if (plans.length === 0) return [element('li', {}, ...(own.length ? codes(own) : [element('span', { class: 'quiet' }, 'no rate limit')]))];
+	const lines = [[undefined, own], ...plans].slice(0, most).map(([plan, limits]) => element('li', {}, planName(plan), ...codes(limits)));
+	if (plans.length >= most) lines.push(element('li', { class: 'quiet' }, `and ${plans.length + 1 - most} more plans`));
+	return lines;
 }
+
+// isDry reports whether a zone lets pass requests that it would deny.
+const isDry = (list) => list.some((z) => z.shadow || (z.enforce !== undefined && z.enforce !== null));
+
+// figures are the numbers of a card: the class, the name, and the value, by the rates now and the requests of 3 minutes.
+const percent = (n, { allowed, denied }) => (allowed + denied > 0 ? `${formatRate((100 * n) / (allowed + denied))} %` : '–');
+const figures = [
+	['allowed', 'Allowed/s', (rate) => formatRate(rate.allowed)],
+	['denied', 'Denied/s', (rate) => formatRate(rate.denied)],
+	['', 'Denied, 3 min', (rate, all) => percent(all.denied, all)],
+	['would', 'Would deny/s', (rate) => formatRate(rate.shadowDenied)],
+	['would', 'Would deny, 3 min', (rate, all) => percent(all.shadowDenied, all)],
+];
 
 class Card {
 	constructor(name) {
@@ -59,18 +75,13 @@ class Card {
 		this.chart = new Chart(name);
 		this.chart.points = keptPoints(name);
 		this.button = element('button', { class: 'zone-name', 'aria-pressed': 'false', onclick: () => choose(name, true) }, name);
-		this.limits = element('p', { class: 'limit-texts' });
-		this.allowed = element('dd', {}, '–');
-		this.denied = element('dd', {}, '–');
-		this.share = element('dd', {}, '–');
+		this.limits = element('ul', { class: 'limit-texts' });
+		this.figures = figures.map(([kind, title]) => element('div', { class: kind }, element('dt', {}, title), element('dd', {}, '–')));
 		this.badges = element('p', { class: 'badges' });
 		this.element = element('article', { class: 'card zone' },
 			element('div', { class: 'card-head' }, element('h3', {}, this.button)),
 			this.limits, this.badges, this.chart.element,
-			element('dl', { class: 'numbers' },
-				element('div', { class: 'allowed' }, element('dt', {}, 'Allowed/s'), this.allowed),
-				element('div', { class: 'denied' }, element('dt', {}, 'Denied/s'), this.denied),
-				element('div', {}, element('dt', {}, 'Denied, 3 min'), this.share)));
+			element('dl', { class: 'numbers' }, ...this.figures));
 		this.element.dataset.zone = name;
 	}
 
@@ -78,19 +89,19 @@ class Card {
 		const list = variants(this.name);
 		const rate = rateOf(this.name);
 		this.chart.add(at, rate);
-		setText(this.allowed, formatRate(rate && rate.allowed));
-		setText(this.denied, formatRate(rate && rate.denied));
 		this.element.classList.toggle('denies', Boolean(rate && rate.denied > 0));
-		const total = this.chart.points.reduce((t, p) => (p.allowed === null ? t : [t[0] + p.denied, t[1] + p.allowed + p.denied]), [0, 0]);
-		setText(this.share, total[1] > 0 ? `${formatRate((100 * total[0]) / total[1])} %` : '–');
+		const all = this.chart.last(chartSeconds);
+		this.isDry = isDry(list) || all.shadowDenied > 0;
+		figures.forEach(([kind, , value], i) => {
+			this.figures[i].hidden = kind === 'would' && !this.isDry;
+			setText(this.figures[i].lastChild, value(rate || noRate, all));
+		});
 		this.element.classList.toggle('is-gone', list.length === 0);
 		if (list.length === 0) {
 			setChildren(this.badges, element('span', { class: 'badge' }, 'no instance that answers has this zone'));
 			return;
 		}
-		const limits = [...new Set(list.flatMap((z) => z.limits || []))];
-		const plans = planTexts(list);
-		setChildren(this.limits, ...limits.map((l) => element('code', {}, l)), ...plans, limits.length + plans.length === 0 ? element('span', { class: 'quiet' }, 'no rate limit') : null);
+		setChildren(this.limits, ...limitLines(list, shownPlans));
 		setChildren(this.badges, ...badges(list).map((text) => element('span', { class: 'badge' }, text)));
 	}
 }
@@ -111,6 +122,7 @@ function showZones(at) {
 		card.element.remove();
 		cards.delete(name);
 	}
+	$('legend-would').hidden = ![...cards.values()].some((card) => card.isDry);
 	filterZones();
 	$('no-answer').hidden = names.length > 0 || living().length > 0 || instances.some((i) => i.state === 'connecting');
 	$('no-zones').hidden = names.length > 0 || living().length === 0;
@@ -156,7 +168,7 @@ function choose(name, byHand) {
 }
 
 const outcomeTexts = {
-	allowed: 'allowed', delayed: 'delayed, then passed', denied: 'denied by a limit', banned: 'denied by a ban', shadow_denied: 'passed in shadow mode',
+	allowed: 'allowed', delayed: 'delayed, then passed', denied: 'denied by a limit', banned: 'denied by a ban', shadow_denied: 'would be denied (shadow mode)',
 	overridden: 'without a limit', exempt: 'exempt', denied_elsewhere: 'denied by another zone', bad_body: 'denied for an unreadable body', error: 'the store could not decide',
 };
 
@@ -169,8 +181,8 @@ function showDetails() {
 	if (zone.ipv6_prefix) settings.push(element('span', {}, `IPv6 prefix ${zone.ipv6_prefix}`));
 	if (zone.ipv4_prefix) settings.push(element('span', {}, `IPv4 prefix ${zone.ipv4_prefix}`));
 	settings.push(element('span', {}, 'Store ', element('code', {}, [...new Set(list.map((z) => z.store))].join(', '))));
-	for (const [value, limits] of Object.entries((zone.plan && zone.plan.values) || {})) settings.push(element('span', {}, `Plan ${value}: `, element('code', {}, limits.join(', '))));
 	setChildren($('zone-settings'), ...settings);
+	setChildren($('zone-limits'), ...limitLines(list, Infinity));
 
 	const hasBans = list.some((z) => z.ban), hasOverrides = list.some((z) => z.runtime_overrides);
 	$('bans-new').hidden = !hasBans;
@@ -217,7 +229,7 @@ function showByInstance() {
 // A list of keys: the most denied ones, the bans, or the overrides. It is about the chosen zone, or about all zones.
 class KeyList {
 	constructor(id, path, every, options) {
-		Object.assign(this, { id, path, every, zones: () => [chosen], keeps: () => true, ...options });
+		Object.assign(this, { id, path, every, zones: () => [chosen], asks: () => true, keeps: () => true, most: Infinity, evidence: () => [], ...options });
 		this.asked = -Infinity;
 		this.clear();
 		if ($(`${id}-more`)) $(`${id}-more`).addEventListener('click', () => this.more());
@@ -244,7 +256,7 @@ class KeyList {
 		const asking = (this.asking = {});
 		const errors = [];
 		let isTruncated = false;
-		const sources = this.zones().flatMap((zone) => (this.eachInstance ? living().map((i) => [zone, i.name, i]) : [...stores(zone)].map(([place, i]) => [zone, place, i])));
+		const sources = this.zones().flatMap((zone) => (this.eachInstance ? living().filter((i) => this.asks(i, zone)).map((i) => [zone, i.name, i]) : [...stores(zone)].map(([place, i]) => [zone, place, i])));
 		const answers = await Promise.all(sources.map(async ([zone, place, instance]) => {
 			const found = [];
 			let cursor = '';
@@ -260,7 +272,7 @@ class KeyList {
 			} catch (e) {
 				if (e.status >= 400 && e.status < 500) return found; // the zone has no such list
 				const where = [this.ofAll ? zone : '', sources.some(([, other]) => other !== place) ? place : ''].filter(Boolean).join(' at ');
-				const text = e.status === 503 ? 'The store fails, so the list is unknown until it works again.' : e.message;
+				const text = e.status === 503 ? 'The store fails, so the list is unknown until it works again.' : withoutCause(e.message);
 				errors.push(where ? `${where}: ${text}` : text);
 			}
 			return found;
@@ -275,18 +287,17 @@ class KeyList {
 	merge(items) {
 		const merged = new Map();
 		for (const item of items) {
-			const id = `${this.ofAll ? `${item.zone} ` : ''}${sameKey(item)} ${item.from || ''} ${this.eachInstance ? '' : item.place}`;
+			const id = `${this.ofAll ? `${item.zone} ` : ''}${sameKey(item)} ${item.from || ''} ${item.shadow || ''} ${this.eachInstance ? '' : item.place}`;
 			const known = merged.get(id);
 			if (known) {
-				known.denied += item.denied;
-				known.at_least += item.at_least;
+				if (item.denied !== undefined) Object.assign(known, addDenials(known, item));
 				if (new Date(item.until) > new Date(known.until)) known.until = item.until;
 				const place = known.places.find(([name]) => name === item.place);
 				if (place) place[1] += item.denied;
 				else known.places.push([item.place, item.denied]);
 			} else merged.set(id, { ...item, id, places: [[item.place, item.denied]] });
 		}
-		return [...merged.values()].sort(this.order || (() => 0));
+		return [...merged.values()].sort(this.order || (() => 0)).slice(0, this.most);
 	}
 
 	show() {
@@ -294,13 +305,16 @@ class KeyList {
 			(item) => {
 				const open = element('button', { class: 'key-button', onclick: () => lookAt(item.zone, item.key) }, shownKey(item));
 				const zone = this.ofAll ? element('span', { class: 'zone-of-key quiet' }, 'zone ', element('button', { class: 'link', onclick: () => choose(item.zone, true) }, item.zone)) : null;
-				return element('tr', {}, element('th', { scope: 'row' }, changeable(item) ? open : shownKey(item), zone, element('span', { class: 'places quiet' })),
-					element('td', { class: this.isNumber ? 'number' : '' }), element('td', { class: 'actions' }));
+				const badge = item.shadow ? [' ', element('span', { class: 'badge' }, 'would be denied')] : [];
+				return element('tr', {}, element('th', { scope: 'row' }, changeable(item) ? open : shownKey(item), ...badge, zone, element('span', { class: 'evidence quiet' }), element('span', { class: 'places quiet' })),
+					element('td', { class: this.isNumber ? 'number' : '' }), this.actions ? element('td', { class: 'actions' }) : null);
 			},
 			(row, item) => {
 				const several = (this.eachInstance ? instances.length : stores(item.zone).size) > 1;
 				setText(row.querySelector('.places'), several ? item.places.map(([place, n]) => (n === undefined || item.places.length === 1 ? place : `${place}: ${integer.format(n)}`)).join(', ') : '');
+				setChildren(row.querySelector('.evidence'), ...this.evidence(item));
 				setChildren(row.children[1], ...this.cell(item));
+				if (!this.actions) return;
 				const actions = changeable(item) ? this.actions(item) : [];
 				const cell = row.children[2];
 				const labels = actions.map(([kind]) => kind).join();
@@ -327,13 +341,19 @@ const settingsOfChosen = () => variants(chosen);
 
 const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'by an operator' : 'by denials')];
 
+// Denied keys come before those that only would be denied.
+const deniedKeys = {
+	eachInstance: true, isNumber: true,
+	order: (a, b) => Boolean(a.shadow) - Boolean(b.shadow) || b.denied - a.denied,
+	cell: (k) => [element('span', { title: `At least ${integer.format(k.at_least)} of these denials are of this key` }, integer.format(k.denied))],
+	evidence: (k) => [element('code', {}, k.limit), ` · last ${since(k.last)} ago`],
+	none: () => 'No key was denied lately.',
+};
+
 const lists = [
 	new KeyList('top', 'top', 2, {
-		eachInstance: true, isNumber: true,
-		order: (a, b) => b.denied - a.denied,
-		cell: (k) => [element('span', { title: `At least ${integer.format(k.at_least)} of these denials are of this key` }, integer.format(k.denied))],
+		...deniedKeys,
 		actions: () => [...(settingsOfChosen().some((z) => z.ban) ? [['ban']] : []), ...(settingsOfChosen().some((z) => z.runtime_overrides) ? [['override']] : []), ['reset']],
-		none: () => 'No key was denied lately.',
 	}),
 	new KeyList('bans', 'bans', 5, {
 		field: 'bans', cell: banEnds, actions: () => [['unban']],
@@ -349,7 +369,11 @@ const lists = [
 
 // The lists of all zones ask once for each zone with the option, so they ask less often.
 const zonesWith = (option) => [...cards.keys()].filter((name) => variants(name).some((z) => z[option]));
+const allDenied = new KeyList('all-denied', 'top', 10, {
+	...deniedKeys, ofAll: true, zones: () => [...cards.keys()], asks: (instance, zone) => instance.mayHaveDenied(zone), most: 10,
+});
 const listsOfAll = [
+	allDenied,
 	new KeyList('all-bans', 'bans', 10, {
 		field: 'bans', ofAll: true, zones: () => zonesWith('ban'), cell: banEnds, actions: () => [['unban']], none: () => 'No key is banned.',
 	}),
@@ -363,6 +387,7 @@ function refreshLists() {
 	$('all-bans').hidden = zonesWith('ban').length === 0;
 	$('all-overrides').hidden = zonesWith('runtime_overrides').length === 0;
 	$('changed').hidden = $('all-bans').hidden && $('all-overrides').hidden;
+	$('denied').hidden = !(allDenied.items || []).length;
 	for (const list of listsOfAll) list.show();
 	for (const list of [...(chosen === null ? [] : lists), ...listsOfAll]) if (!list.asking && elapsed() - list.asked >= list.every * second - 100) list.refresh();
 }

@@ -33,20 +33,6 @@ func TestPeekChangesNothing(t *testing.T) {
 	})
 }
 
-func TestRefusalChangesNothing(t *testing.T) {
-	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
-		if h.mode == Uniform {
-			return // there it does
-		}
-		h.mode = Binary
-		before := h.copy()
-		d := h.take(h.now, h.ask(h.now, 0).Remaining+1)
-		if !d.Allowed && before.text() != h.text() {
-			t.Errorf("a denial changed %+v to %+v", before.state, h.state)
-		}
-	})
-}
-
 func TestRetryAfterIsExact(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		cost := 1 + r.Int64N(h.limit.Burst)
@@ -72,6 +58,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 	})
 }
 
+// All of what remains can be taken at once, and not more. A denial changes nothing.
 func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
 		h.mode = Binary // which says of the same budget whether something fits
@@ -79,8 +66,9 @@ func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 		if h.limit.algorithm.Name == "smooth" { // which serves any cost, and knows how many single events
 			c := h.copy()
 			for i := range remaining + 1 {
-				if d := c.take(h.now, 1); d.Allowed != (i < remaining) {
-					t.Errorf("request %d with %d remaining: %+v", i+1, remaining, d)
+				before := c.text()
+				if d := c.take(h.now, 1); d.Allowed != (i < remaining) || !d.Allowed && c.text() != before {
+					t.Errorf("request %d with %d remaining: %+v changed %s to %s", i+1, remaining, d, before, c.text())
 				}
 			}
 			return
@@ -88,8 +76,11 @@ func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 		if !h.ask(h.now, remaining).Allowed {
 			t.Errorf("%d remaining could not be taken", remaining)
 		}
-		if h.ask(h.now, remaining+1).Allowed {
+		before := h.copy()
+		if h.take(h.now, remaining+1).Allowed {
 			t.Errorf("more than the %d remaining could be taken", remaining)
+		} else if before.text() != h.text() {
+			t.Errorf("a denial changed %+v to %+v", before.state, h.state)
 		}
 	})
 }

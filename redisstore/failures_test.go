@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -19,48 +17,14 @@ import (
 // closed. So the next request resolves the address again.
 func TestRefusingRedis(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name    string
-		reason  string
-		fail    func(*redis.Client) error
-		recover func(*redis.Client) error
-	}{
-		{
-			"out of memory", store.ReasonReply,
-			func(c *redis.Client) error { return c.ConfigSet(context.Background(), "maxmemory", "1").Err() },
-			func(c *redis.Client) error { return c.ConfigSet(context.Background(), "maxmemory", "0").Err() },
-		},
-		{
-			"a replica", store.ReasonReply,
-			func(c *redis.Client) error { return c.ReplicaOf(context.Background(), "127.0.0.1", "1").Err() },
-			func(c *redis.Client) error { return c.ReplicaOf(context.Background(), "no", "one").Err() },
-		},
-		{
-			"no permission to write", store.ReasonPermission,
-			func(c *redis.Client) error {
-				return c.ACLSetUser(context.Background(), "limiter", "-set", "-rpush").Err()
-			},
-			func(c *redis.Client) error {
-				return c.ACLSetUser(context.Background(), "limiter", "+set", "+rpush").Err()
-			},
-		},
-		{
-			"no permission to run scripts", store.ReasonPermission,
-			func(c *redis.Client) error { return c.ACLSetUser(context.Background(), "limiter", "-evalsha").Err() },
-			func(c *redis.Client) error { return c.ACLSetUser(context.Background(), "limiter", "+evalsha").Err() },
-		},
-		{
-			"too few replicas", store.ReasonReply,
-			func(c *redis.Client) error {
-				return c.ConfigSet(context.Background(), "min-replicas-to-write", "1").Err()
-			},
-			func(c *redis.Client) error {
-				return c.ConfigSet(context.Background(), "min-replicas-to-write", "0").Err()
-			},
-		},
-	}
 	server := redistest.Start(t)
-	for _, test := range tests {
+	for _, test := range []struct{ name, reason, fail, recover string }{ // with commands of Redis
+		{"out of memory", store.ReasonReply, "config set maxmemory 1", "config set maxmemory 0"},
+		{"a replica", store.ReasonReply, "replicaof 127.0.0.1 1", "replicaof no one"},
+		{"no permission to write", store.ReasonPermission, "acl setuser limiter -set -rpush", "acl setuser limiter +set +rpush"},
+		{"no permission to run scripts", store.ReasonPermission, "acl setuser limiter -evalsha", "acl setuser limiter +evalsha"},
+		{"too few replicas", store.ReasonReply, "config set min-replicas-to-write 1", "config set min-replicas-to-write 0"},
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx := context.Background()
 			server.Client.ACLSetUser(ctx, "limiter", "on", ">secret", "~*", "+@all")
@@ -80,15 +44,23 @@ func TestRefusingRedis(t *testing.T) {
 					})
 				}
 			}
+			do := func(command string) {
+				t.Helper()
+				var words []any
+				for word := range strings.FieldsSeq(command) {
+					words = append(words, word)
+				}
+				if err := server.Client.Do(ctx, words...).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if left, err := take(); left != 9 || err != nil {
 				t.Fatal(left, err)
 			}
 			if err := s.Check(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if err := test.fail(server.Client); err != nil {
-				t.Fatal(err)
-			}
+			do(test.fail)
 			if err := s.Check(ctx); err == nil {
 				t.Error("the check finds nothing")
 			}
@@ -100,9 +72,7 @@ func TestRefusingRedis(t *testing.T) {
 				}
 			}
 			closes("a take")
-			if err := test.recover(server.Client); err != nil {
-				t.Fatal(err)
-			}
+			do(test.recover)
 			if err := s.Check(ctx); err != nil {
 				t.Errorf("the check still finds %v", err)
 			}

@@ -47,40 +47,6 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	}
 }
 
-// A ban is held until it ends, though the denials before it would have been forgotten.
-func TestMemoryHoldsBans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(10, zoneCount(1), nil)
-		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
-		take := func() bool {
-			t.Helper()
-			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
-			allowed, err := s.Take(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return allowed
-		}
-		for _, want := range []bool{true, false, false} {
-			if take() != want {
-				t.Fatalf("allowed %v", !want)
-			}
-		}
-		for range 59 {
-			time.Sleep(time.Minute)
-			memory.Sweep()
-			if take() {
-				t.Fatal("a ban was forgotten")
-			}
-		}
-		time.Sleep(time.Minute)
-		if !take() {
-			t.Error("denied once the ban has ended")
-		}
-	})
-}
-
 // A ban by hand is known when it has ended, so that the next ban is longer.
 func TestMemoryHoldsBansByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,34 +14,29 @@ import (
 )
 
 func TestMemoryConforms(t *testing.T) {
-	storetest.Run(t, func(*testing.T) storetest.Store {
-		return store.NewSharedMemory().Bounded(1_000_000, zoneCount(1), nil)
-	})
+	for _, sweeps := range []bool{false, true} {
+		t.Run(fmt.Sprint("sweeps ", sweeps), func(t *testing.T) {
+			storetest.Run(t, func(*testing.T) storetest.Store {
+				memory := store.NewSharedMemory()
+				s := memory.Bounded(1_000_000, zoneCount(1), nil)
+				if sweeps {
+					return sweptMemory{s, memory}
+				}
+				return s
+			})
+		})
+	}
 }
 
-// A debt outlives sweeps until one event fits. Traefik keeps its state for 2 s, and so forgot debts.
-func TestMemoryFaultExpiryShorterThanDebt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, q := range storetest.Variants(2, 60_000_000) {
-			limit := storetest.Limit(t, "z", q)
-			for _, inAdvance := range storetest.Debts(t, q) {
-				m := store.NewSharedMemory()
-				s := m.Bounded(1000, zoneCount(1), nil)
-				retry := storetest.Indebted(t, s, 0, "k", limit, inAdvance)
-				for range 10 {
-					m.Sweep()
-					if take(t, s, "z", "k", 1, limit) {
-						t.Fatalf("%v, in advance %v: the debt is forgotten", limit, inAdvance)
-					}
-					time.Sleep(time.Duration(retry) * time.Microsecond / 10)
-				}
-				m.Sweep()
-				if !take(t, s, "z", "k", 1, limit) {
-					t.Errorf("%v, in advance %v: denied at its retry-after", limit, inAdvance)
-				}
-			}
-		}
-	})
+// sweptMemory is swept before each request, at the instant of the request.
+type sweptMemory struct {
+	*store.Memory
+	shared *store.SharedMemory
+}
+
+func (m sweptMemory) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (bool, error) {
+	m.shared.SweepAt(now)
+	return m.Memory.TakeAt(ctx, now, requests)
 }
 
 func zoneCount(n int) func() int { return func() int { return n } }

@@ -18,13 +18,13 @@ import (
 
 // inspectKey returns the state of a key. It charges nothing.
 func (a *OperatorRequest) inspectKey() (any, error) {
-	first := a.zones[0]
-	v := &adminapi.Key{
-		Zone: first.Name, Key: keys.Encoded("", a.key), Budgets: []adminapi.Budgets{},
-		Denials: first.DeniedKeys.Of(time.Now(), first.Limiter.HashSecret, first.ShortKey(a.key)),
-	}
-	seen := make(map[limiter.Identity]bool)
+	v := &adminapi.Key{Zone: a.zones[0].Name, Key: keys.Encoded("", a.key), Budgets: []adminapi.Budgets{}}
+	seen, hashed := make(map[limiter.Identity]bool), make(map[bool]bool)
 	for _, z := range a.zones {
+		if secret := z.Limiter.HashSecret; !hashed[secret != ""] {
+			hashed[secret != ""] = true
+			v.Denials = append(v.Denials, z.DeniedKeys.Of(time.Now(), secret, z.ShortKey(a.key))...)
+		}
 		if seen[z.Identity] {
 			continue
 		}

@@ -123,7 +123,7 @@ type ShownKey struct {
 // DeniedKey is a recently denied key.
 type DeniedKey struct {
 	ShownKey
-	Shadow  bool      `json:"shadow,omitempty"` // the requests passed, because the zone is in shadow mode for the key
+	Shadow  bool      `json:"shadow,omitempty"` // the zone did not deny, because it is in shadow mode for the key
 	Denied  int64     `json:"denied"`           // halved each minute
 	AtLeast int64     `json:"at_least"`         // how many of Denied are certainly of this key
 	Times   int64     `json:"times"`            // how often the key was denied from First to Last

@@ -123,7 +123,10 @@ func explanationView(s terminal.Style, now time.Time, e adminapi.Explanation) st
 	for _, h := range e.Handlers {
 		for _, z := range h.Zones {
 			for _, text := range denialTexts(now, z.Denials) {
-				fmt.Fprintf(&b, "Lately, key %s of zone %s: %s\n", shownKey(*z.Key), quoteName(z.Zone), text)
+				line := fmt.Sprintf("Lately, key %s of zone %s: %s\n", shownKey(*z.Key), quoteName(z.Zone), text)
+				if !strings.Contains(b.String(), line) { // two handlers can have the zone
+					b.WriteString(line)
+				}
 			}
 		}
 	}

@@ -28,8 +28,9 @@ are shown. How often the key was denied lately is added up over all instances.`,
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
 	}, func(c *call) error {
-		zones, failed := c.zones(c.zone, everyInstance, nil)
+		zones, failed := c.zones(c.zone, asked(c.json), nil) // in JSON, each Redis once
 		answers := ask(zones, func(t target) (json.RawMessage, error) { return t.requestKey("GET", "keys", c.key, nil) })
+		answers = slices.DeleteFunc(answers, func(a answer) bool { return a.err != nil && a.owner != a.from }) // the owner has the budgets
 		_, err := show(c, append(failed, answers...), func(keys []decoded[adminapi.Key]) string {
 			return titled(c, byOwner(keys), func(d decoded[adminapi.Key]) string { return keyView(c.style, time.Now(), d.body, "") })
 		})
@@ -41,8 +42,7 @@ are shown. How often the key was denied lately is added up over all instances.`,
 // those of that instance.
 func byOwner(all []decoded[adminapi.Key]) (keys []decoded[adminapi.Key]) {
 	for _, d := range all {
-		isOwner := func(other decoded[adminapi.Key]) bool { return other.from == d.owner }
-		if d.from == d.owner || !slices.ContainsFunc(all, isOwner) {
+		if d.from == d.owner {
 			for _, other := range all {
 				if other.owner == d.owner && other.from != d.from {
 					d.body.Denials = append(d.body.Denials, other.body.Denials...)
@@ -66,6 +66,9 @@ func denialTexts(now time.Time, denials []adminapi.DeniedKey) (texts []string) {
 		verb, by := "denied", printable(sum.Limit)
 		if shadow {
 			verb, by = "would have been denied", by+" (shadow mode)"
+		}
+		if sum.AtLeast < sum.Denied {
+			verb += " at least"
 		}
 		switch sum.Times {
 		case 0:

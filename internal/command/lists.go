@@ -173,9 +173,10 @@ func topCommand() *cobra.Command {
 		Short: "Shows the keys that were denied most lately",
 		Long: `
 Shows the keys that the instances denied most lately, of one zone or of all: how
-often, since when, and by which limit. Each minute all counts are halved. A count
-such as '5 to 7' can include denials of other keys. The counts of several instances
-are added up. What zones in shadow mode would have denied is in a separate column.`,
+often since when, and by which limit. The later a denial, the more it counts for
+the order. '5 or more' means that earlier denials of the key may be unknown. The
+counts of several instances are added up. What zones in shadow mode would have
+denied is in a separate column.`,
 		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
@@ -217,9 +218,9 @@ func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedK
 		if shown[k.zone+k.kind]++; shown[k.zone+k.kind] > limit {
 			continue
 		}
-		denied, byShadow := count(k.Denied), ""
+		denied, byShadow := count(k.Times), ""
 		if k.AtLeast < k.Denied {
-			denied = count(k.AtLeast) + " to " + denied
+			denied += " or more"
 		}
 		if k.Shadow {
 			denied, byShadow = "", denied

@@ -23,9 +23,9 @@ func statusCommand() *cobra.Command {
 Shows each store with its state, each zone with its limits, and warnings. The
 requests per second are those of the last seconds. The totals count from the
 start of the process. The numbers of several instances are added up.
-The exit code is 1 while a Redis fails. With --check, the command shows only the
-warnings, also about zones that have had no request for an hour after the start.
-Then the exit code is 1 if there is one.`,
+The exit code is 1 while a Redis fails. With --check, the command shows only
+warnings and notes. Then the exit code is 1 if there is a warning. Notes are about
+zones that deny much, or have had no request for an hour after the start.`,
 		Examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019
@@ -34,9 +34,9 @@ Then the exit code is 1 if there is one.`,
 		now, checks, warned := time.Now(), boolFlag(c.cmd, "check"), false
 		bodies, err := show(c, ask(c.instances, getStatus), func(bodies []decoded[statusBody]) string {
 			if checks {
-				text := warnings(c.style, now, bodies, true)
+				text := warnings(c.style, now, bodies)
 				warned = text != ""
-				return cmp.Or(text, "No warning.\n")
+				return cmp.Or(text, "No warning.\n") + notes(c.style, now, bodies, true)
 			}
 			return statusView(c.style, now, bodies)
 		})
@@ -45,7 +45,7 @@ Then the exit code is 1 if there is one.`,
 		}
 		return err
 	})
-	cmd.Flags().Bool("check", false, "Show only warnings; the exit code is 1 if there is one")
+	cmd.Flags().Bool("check", false, "Show only warnings and notes; the exit code is 1 if there is a warning")
 	cmd.MarkFlagsMutuallyExclusive("check", "json")
 	return cmd
 }
@@ -97,7 +97,7 @@ func statusView(s terminal.Style, now time.Time, bodies []decoded[statusBody]) s
 	parts := []string{
 		storesTable(s, now, bodies),
 		zonesTable(s, now, bodies),
-		warnings(s, now, bodies, false),
+		warnings(s, now, bodies) + notes(s, now, bodies, false),
 	}
 	for _, part := range parts {
 		if part != "" {
@@ -263,20 +263,24 @@ func limitsOf(z adminapi.Zone) string {
 	return printable(text)
 }
 
-// unusedAfter is how long after the start of the process a zone without a request gets a warning.
-const unusedAfter = time.Hour
-
-// warnings returns a line for each thing that an operator should look at, with unused zones if these are asked for.
-func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody], withUnused bool) string {
+// remarks returns a line for each call of say, about one instance.
+func remarks(kind string, bodies []decoded[statusBody], about func(d decoded[statusBody], say func(format string, args ...any))) string {
 	var b strings.Builder
 	for _, d := range bodies {
-		warn := func(format string, args ...any) {
+		about(d, func(format string, args ...any) {
 			text := printable(fmt.Sprintf(format, args...))
 			if len(bodies) > 1 {
 				text += " (" + string(d.from) + ")"
 			}
-			b.WriteString(s.Paint("Warning:", terminal.Yellow) + " " + text + "\n")
-		}
+			b.WriteString(kind + " " + text + "\n")
+		})
+	}
+	return b.String()
+}
+
+// warnings returns a line for each failure of a store.
+func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
+	return remarks(s.Paint("Warning:", terminal.Yellow), bodies, func(d decoded[statusBody], warn func(string, ...any)) {
 		for _, r := range d.body.Status.Redis {
 			if r.State != "up" {
 				warn("Redis %s has failed for %s: %s.%s", r.Address, since(now, r.Since),
@@ -287,8 +291,19 @@ func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody], wit
 			if share := float64(m.Keys) / float64(m.MaxKeys); m.MaxKeys > 0 && share >= almostFull {
 				warn("The %s is %.0f%% full. When it is full, new keys of a zone share one budget: raise max_keys.", name, share*100)
 			}
+		})
+	})
+}
+
+// unusedAfter is how long after the start of the process a zone without a request gets a note.
+const unusedAfter = time.Hour
+
+// notes returns a line for each other thing that an operator should look at, with unused zones if these are asked for.
+func notes(s terminal.Style, now time.Time, bodies []decoded[statusBody], withUnused bool) string {
+	return remarks(s.Paint("Note:", terminal.Yellow), bodies, func(d decoded[statusBody], note func(string, ...any)) {
+		memories(d.body.Status, func(_, name string, m *adminapi.Memory) {
 			if m.Overflowed > 0 {
-				warn("A shared budget has decided %s requests since the start, because the %s was full: raise max_keys.", count(m.Overflowed), name)
+				note("A shared budget has decided %s requests since the start, because the %s was full: raise max_keys.", count(m.Overflowed), name)
 			}
 		})
 		named := make(map[string]bool)
@@ -298,23 +313,22 @@ func warnings(s terminal.Style, now time.Time, bodies []decoded[statusBody], wit
 			}
 			named[z.Name] = true
 			if n := z.Requests["error"]; n > 0 {
-				warn("The store could not decide %s requests of zone %s since the start.", count(n), quoteName(z.Name))
+				note("The store could not decide %s requests of zone %s since the start.", count(n), quoteName(z.Name))
 			}
 			minute := countsOf(z.Requests)
 			earlier, _ := d.body.earlier(now, z.Name, 60)
 			minute.add(earlier, -1)
 			if share, much := minute.share(minute.denied); much {
-				warn("Zone %s denied %.0f%% of its requests in the last minute.", quoteName(z.Name), share)
+				note("Zone %s denied %.0f%% of its requests in the last minute.", quoteName(z.Name), share)
 			}
 			if share, much := minute.share(minute.shadowDenied); much {
-				warn("Zone %s would have denied %.0f%% of its requests in the last minute (shadow mode).", quoteName(z.Name), share)
+				note("Zone %s would have denied %.0f%% of its requests in the last minute (shadow mode).", quoteName(z.Name), share)
 			}
-			if age := now.Sub(d.body.Status.Started); withUnused && z.Requests != nil && isZero(z.Requests) && age >= unusedAfter {
-				warn("Zone %s has had no request since the start, %s ago: check its match.", quoteName(z.Name), since(now, d.body.Status.Started))
+			if withUnused && z.Requests != nil && isZero(z.Requests) && now.Sub(d.body.Status.Started) >= unusedAfter {
+				note("Zone %s has had no request yet: check its match.", quoteName(z.Name))
 			}
 		}
-	}
-	return b.String()
+	})
 }
 
 // withoutRedis says what happens to requests of the zones whose Redis fails.

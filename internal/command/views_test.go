@@ -68,7 +68,7 @@ func TestStatusView(t *testing.T) {
 	}, adminapi.History{Ages: []float64{70, 61, 10}, Zones: map[string]map[string][]int64{
 		"api": {"denied": {0, 50, 60}}, "earlier": {"denied": {0, 4991, 5000}},
 	}}})}
-	goldentest.Want(t, "testdata/status_check.txt", warnings(terminal.Style{}, now, checked, true))
+	goldentest.Want(t, "testdata/status_check.txt", notes(terminal.Style{}, now, checked, true))
 }
 
 // lately returns denials of a key that began an hour ago, and the last of which was some seconds ago.

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxTopKeys is how many keys of a zone are counted.
+	// maxTopKeys is how many keys of a zone are counted, and how many of those in shadow mode.
 	maxTopKeys = 100
 	// topKeysHalfLife is how long it takes until a denial counts half as much.
 	topKeysHalfLife = time.Minute
@@ -22,12 +22,13 @@ var keyHashes = keyhash.New()
 
 // TopKeys counts the recent denials of a zone by key. It is safe for concurrent use.
 type TopKeys struct {
-	sketch *topk.Sketch[keyID, evidence]
+	denied, shadowDenied *topk.Sketch[keyID, evidence]
 }
 
 // NewTopKeys returns TopKeys without denials.
 func NewTopKeys() *TopKeys {
-	return &TopKeys{topk.New[keyID, evidence](maxTopKeys, topKeysHalfLife)}
+	newSketch := func() *topk.Sketch[keyID, evidence] { return topk.New[keyID, evidence](maxTopKeys, topKeysHalfLife) }
+	return &TopKeys{newSketch(), newSketch()}
 }
 
 // Destruct implements [caddy.Destructor]. There is nothing to close.
@@ -37,7 +38,6 @@ func (*TopKeys) Destruct() error { return nil }
 type keyID struct {
 	hash   keyhash.Hash
 	hashed bool // operators see the key as its HMAC
-	shadow bool // the requests passed, because the zone is in shadow mode for the key
 }
 
 // evidence has the recent denials of a key, as far as they are known.
@@ -50,7 +50,11 @@ type evidence struct {
 
 // Add counts a denial of a key, or what would be one without shadow mode. With a secret, operators see the key as its HMAC.
 func (t *TopKeys) Add(now time.Time, secret, key string, shadow bool, c Cause) {
-	t.sketch.Add(now, keyID{keyHashes.Sum(key), secret != "", shadow}, func(e *evidence) {
+	sketch := t.denied
+	if shadow {
+		sketch = t.shadowDenied
+	}
+	sketch.Add(now, keyID{keyHashes.Sum(key), secret != ""}, func(e *evidence) {
 		if e.times == 0 {
 			e.key, e.first = keys.NewShown(secret, key), now
 		}
@@ -58,25 +62,27 @@ func (t *TopKeys) Add(now time.Time, secret, key string, shadow bool, c Cause) {
 	})
 }
 
-// List returns the keys that were denied most, the highest count first.
+// List returns the keys that were denied most, the highest count first. Then come those that shadow mode did not deny.
 func (t *TopKeys) List(now time.Time) []adminapi.DeniedKey {
 	return t.list(now, func(keyID) bool { return true })
 }
 
-// Of returns what List says of one key: the denials, and those by shadow mode.
+// Of returns what List says of one key.
 func (t *TopKeys) Of(now time.Time, secret, key string) []adminapi.DeniedKey {
-	hash := keyHashes.Sum(key)
-	return t.list(now, func(id keyID) bool { return id.hash == hash && id.hashed == (secret != "") })
+	wanted := keyID{keyHashes.Sum(key), secret != ""}
+	return t.list(now, func(id keyID) bool { return id == wanted })
 }
 
 func (t *TopKeys) list(now time.Time, keep func(keyID) bool) []adminapi.DeniedKey {
 	list := []adminapi.DeniedKey{}
-	for _, c := range t.sketch.List(now, func(a, b evidence) int { return strings.Compare(a.key.Text, b.key.Text) }) {
-		if e := c.Label; keep(c.Key) {
-			list = append(list, adminapi.DeniedKey{
-				ShownKey: e.key.View(), Shadow: c.Key.shadow, Denied: c.Count, AtLeast: c.Count - c.Excess,
-				Times: e.times, First: utcMillis(e.first), Last: utcMillis(e.last), Limit: e.cause.String(),
-			})
+	for _, sketch := range []*topk.Sketch[keyID, evidence]{t.denied, t.shadowDenied} {
+		for _, c := range sketch.List(now, func(a, b evidence) int { return strings.Compare(a.key.Text, b.key.Text) }) {
+			if e := c.Label; keep(c.Key) {
+				list = append(list, adminapi.DeniedKey{
+					ShownKey: e.key.View(), Shadow: sketch == t.shadowDenied, Denied: c.Count, AtLeast: c.Count - c.Excess,
+					Times: e.times, First: utcMillis(e.first), Last: utcMillis(e.last), Limit: e.cause.String(),
+				})
+			}
 		}
 	}
 	return list

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -54,35 +53,4 @@ func serveNested(
 		}
 		return w
 	}
-}
-
-// A ban ends when it says, and the next one is longer.
-func TestBanEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		serve := serveZones(t, `"ends":{"limits":[{"algorithm":"gcra","events":1,"window":"2s"}],"ban":{"duration":"2s","max":"5s"}}`, 0)
-		began := time.Now()
-		for _, step := range []struct {
-			at         time.Duration
-			status     int
-			retryAfter string
-		}{
-			{0, 200, ""},
-			{0, 429, "2"}, // begins a ban
-			{time.Second, 429, "1"},
-			{2*time.Second - time.Microsecond, 429, "1"},
-			{2 * time.Second, 200, ""},
-			{2 * time.Second, 429, "4"},
-			{6*time.Second - time.Microsecond, 429, "1"},
-			{6 * time.Second, 200, ""},
-			{6 * time.Second, 429, "5"}, // max
-			{11*time.Second - time.Microsecond, 429, "1"},
-			{11 * time.Second, 200, ""},
-		} {
-			time.Sleep(time.Until(began.Add(step.at))) // virtual time
-			w := serve(httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
-			if got := w.Header().Get("Retry-After"); w.Code != step.status || got != step.retryAfter {
-				t.Errorf("after %v: status %d, Retry-After %q, want %d and %q", step.at, w.Code, got, step.status, step.retryAfter)
-			}
-		}
-	})
 }

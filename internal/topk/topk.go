@@ -14,7 +14,7 @@ import (
 // are taken, a new key takes over the counter with the least count, and goes on from that
 // count. So a count can be too high, by at most its Excess. A key always has a counter if it makes
 // up more than 1/capacity of all occurrences. "Lately" means that all counts are halved once per
-// half-life.
+// half-life. A key without a count stays known for ten half-lives after it occurred, unless another one needs its counter.
 //
 // A label has what else is known of a key while it has a counter.
 type Sketch[Key comparable, Label any] struct {
@@ -33,7 +33,11 @@ type Counter[Key comparable, Label any] struct {
 	Key           Key
 	Label         Label
 	Count, Excess int64
+	last          time.Time
 }
+
+// keptFor is how many half-lives a key stays known after it occurred.
+const keptFor = 10
 
 // New returns an empty sketch with room for capacity keys.
 func New[Key comparable, Label any](capacity int, halfLife time.Duration) *Sketch[Key, Label] {
@@ -49,8 +53,9 @@ func (s *Sketch[Key, Label]) Add(now time.Time, key Key, update func(*Label)) {
 	if !found {
 		i = s.insertLocked(key)
 	}
-	s.counters[i].Count++
-	update(&s.counters[i].Label)
+	c := &s.counters[i]
+	c.Count, c.last = c.Count+1, now
+	update(&c.Label)
 }
 
 // insertLocked gives a new key a counter, and returns its index.
@@ -76,8 +81,8 @@ func (s *Sketch[Key, Label]) insertLocked(key Key) int {
 	return i
 }
 
-// halveLocked halves the counts once for each half-life that has passed, and drops counters
-// that reach 0.
+// halveLocked halves the counts once for each half-life that has passed, and drops counters of 0 whose key is no longer
+// known.
 func (s *Sketch[Key, Label]) halveLocked(now time.Time) {
 	if now.Before(s.nextHalving) {
 		return
@@ -89,7 +94,9 @@ func (s *Sketch[Key, Label]) halveLocked(now time.Time) {
 				c.Count, c.Excess = c.Count/2, min((c.Excess+1)/2, c.Count/2)
 			}
 		}
-		s.counters = slices.DeleteFunc(s.counters, func(c Counter[Key, Label]) bool { return c.Count == 0 })
+		s.counters = slices.DeleteFunc(s.counters, func(c Counter[Key, Label]) bool {
+			return c.Count == 0 && now.Sub(c.last) > keptFor*s.halfLife
+		})
 		clear(s.indexes)
 		for i, c := range s.counters {
 			s.indexes[c.Key] = i

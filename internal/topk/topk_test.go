@@ -97,9 +97,11 @@ func TestSketchForgets(t *testing.T) {
 	now = now.Add(1)
 	count("now", 60)
 	count("long ago", 4)
-	want("now 60, long ago 54, as long 40")
+	want("now 60, long ago 54, as long 40, once 0")
 	now = now.Add(3 * halfLife)
-	want("now 7, long ago 6, as long 5")
+	want("now 7, long ago 6, as long 5, once 0")
+	now = now.Add(7 * halfLife) // the last ones occurred ten half-lives ago, and the others eleven
+	want("long ago 0, now 0")
 	now = now.Add(1000 * halfLife)
 	want("")
 	count("b", 2)
@@ -121,9 +123,9 @@ func TestExcess(t *testing.T) {
 		add(s, now, "often")
 	}
 	for i, want := range [][]Counter[string, string]{
-		{{"new", "label of new", 6, 5}, {"often", "label of often", 25, 5}},
-		{{"new", "label of new", 3, 3}, {"often", "label of often", 12, 3}},
-		{{"new", "label of new", 1, 1}, {"often", "label of often", 6, 2}},
+		{{"new", "label of new", 6, 5, now}, {"often", "label of often", 25, 5, now}},
+		{{"new", "label of new", 3, 3, now}, {"often", "label of often", 12, 3, now}},
+		{{"new", "label of new", 1, 1, now}, {"often", "label of often", 6, 2, now}},
 	} {
 		counters := list(s, now.Add(time.Duration(i)*halfLife))
 		for _, c := range want {

@@ -37,6 +37,8 @@ func (g *Gap) Range() string {
 // limit if this one is there, too. Without a gap it is the proposed limit.
 func (p *Proposal) Recommended() (CurvePoint, *Change) {
 	switch g, configured := p.Gap, p.Configured; {
+	case g == nil && configured != nil && configured.DeniedRequests == 0:
+		return *configured, nil
 	case g == nil:
 		return CurvePoint{Line: p.Line, DeniedRequests: p.DeniedRequests, DeniedKeys: p.DeniedKeys}, p.Change
 	case configured != nil && g.Least.Events <= configured.Events && configured.Events <= g.Largest.Events:
@@ -101,6 +103,9 @@ func (r *Report) recommendation(letter string, z *Zone, p *Proposal) Recommendat
 		recommended.Instead = ", the present limit"
 	default:
 		recommended.Instead = " in place of " + limitText(p.Current)
+	}
+	if p.Gap == nil && p.Current == point.Line && point.DeniedRequests == 0 {
+		recommended.Why = "It denies no request."
 	}
 	if g := p.Gap; g != nil {
 		keys := "the same " + Counted(g.Middle.DeniedKeys, "key")

@@ -20,20 +20,18 @@ func (z *Zone) Sentence() string {
 	default:
 		return fmt.Sprintf("%s would have denied none of %s, from %s.", name, Counted(z.Requests, "request"), Counted(z.Keys, "key"))
 	}
-	var parts []string
-	add := func(mode string, requests, keys int64) {
-		if requests == 0 {
-			return
-		}
-		part := fmt.Sprintf("%s%s (%s)", mode, partOf(requests, z.Requests, "request"), PercentOf(requests, z.Requests))
-		if z.Keys > 1 {
-			part += fmt.Sprintf(", from %s (%s)", partOf(keys, z.Keys, "key"), PercentOf(keys, z.Keys))
-		}
-		parts = append(parts, part)
+	requests, keys, mode, more := z.Denied, z.KeysDenied, "", ""
+	switch {
+	case z.Denied == 0:
+		requests, keys, mode = z.ShadowDenied, z.KeysShadowDenied, " without shadow mode"
+	case z.ShadowDenied > 0:
+		more = fmt.Sprintf(", and %s more without shadow mode (%s)", Number(z.ShadowDenied), PercentOf(z.ShadowDenied, z.Requests))
 	}
-	add("", z.Denied, z.KeysDenied)
-	add("without shadow mode ", z.ShadowDenied, z.KeysShadowDenied)
-	return name + " would have denied " + strings.Join(parts, ", and ") + "."
+	text := fmt.Sprintf("%s would have denied %s (%s)", name, partOf(requests, z.Requests, "request"), PercentOf(requests, z.Requests))
+	if z.Keys > 1 {
+		text += fmt.Sprintf(", from %s (%s)", partOf(keys, z.Keys, "key"), PercentOf(keys, z.Keys))
+	}
+	return text + mode + more + "."
 }
 
 // Fact is a smaller fact about a zone or a log.

@@ -69,7 +69,7 @@ function latelyLines(denials, ...whose) {
 	return [false, true].map((shadow) => denials.filter((d) => Boolean(d.shadow) === shadow)).filter((list) => list.length > 0).map((list) => {
 		const d = list.reduce(addDenials);
 		const times = d.times === 1 ? `once, ${since(d.last)} ago` : `${integer.format(d.times)} times since ${formatInstant(new Date(d.first))}, the last time ${since(d.last)} ago`;
-		return element('p', { class: 'lately' }, 'Lately', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
+		return element('p', { class: 'lately' }, 'Lately', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'}${d.at_least < d.denied ? ' at least' : ''} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
 	});
 }
 

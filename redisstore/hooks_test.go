@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -41,7 +42,11 @@ func TestRoundTripHook(t *testing.T) {
 		}
 		trips = nil
 	}
-	if _, err := s.Take(t.Context(), request(t, "a")); err != nil {
+	var zones []store.ZoneRequest // one request with several keys and all algorithms
+	for n, q := range storetest.Quotas(10, 3_600_000_000_000) {
+		zones = append(zones, store.ZoneRequest{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}})
+	}
+	if _, err := s.Take(t.Context(), zones); err != nil {
 		t.Fatal(err)
 	}
 	want(1) // Redis asked for the script, and got the message again

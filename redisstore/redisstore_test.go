@@ -193,29 +193,6 @@ func TestHashedKeys(t *testing.T) {
 	}
 }
 
-func TestOneRoundTrip(t *testing.T) {
-	server := redistest.Shared(t)
-	s := open(t, redisstore.Options{Address: server.Addr})
-	var r []store.ZoneRequest
-	for z := range 3 {
-		q := store.ZoneRequest{Zone: fmt.Sprint(z), Key: fmt.Sprint("key ", z), Cost: 1}
-		for _, quota := range storetest.Quotas(10, 3_600_000_000_000) {
-			q.Limits = append(q.Limits, storetest.Limit(t, q.Zone, quota))
-		}
-		r = append(r, q)
-	}
-	if _, err := s.Take(context.Background(), r); err != nil { // loads the script
-		t.Fatal(err)
-	}
-	before := server.Calls(t, "evalsha")
-	if allowed, err := s.Take(context.Background(), r); err != nil || !allowed {
-		t.Fatal(allowed, err)
-	}
-	if n := server.Calls(t, "evalsha") - before; n != 1 {
-		t.Errorf("%d script calls for 12 limits, want 1", n)
-	}
-}
-
 // The end of a configuration closes its connections. A request in flight then opens new
 // connections, which close after it.
 func TestUseAfterClose(t *testing.T) {

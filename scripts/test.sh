@@ -76,7 +76,7 @@ case "$*" in
 	long='^Test(Pages|(\w+)?Conforms|WorkPerDecision|Simulation(DeniesWhatCaddyDenied|EndsWhatCaddyEnded|MeetsWhatRequestsMet)'
 	long+='|LargestCounts|MalformedReplies|Poison|WriterOfBrokenContent|SlowBodies|BodyIsNotKept|SuggestedLimits'
 	long+='|GapOfExampleLog|Reload(s|DuringRequests)|WaitForSlot(DuringReloadOfConcurrency|AndBan)'
-	long+='|MergeOpensFewFiles|ManyKeysAreSetInTime|BoundWork|WellFormed)$'
+	long+='|MergeOpensFewFiles|BoundWork|WellFormed)$'
 	{
 		run docs . -short -skip "$long" ./docs
 		run e2e . -short -skip "$long|/^memory\$" ./internal/e2e # more happens in Redis

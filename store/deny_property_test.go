@@ -16,7 +16,8 @@ import (
 )
 
 // If the cache denies a request, the store denies it at that instant, too, by the same limits
-// or bans, and for at least as long. All other requests the store has decided.
+// or bans, and for at least as long. All other requests the store has decided, also those that are charged or begin a
+// budget although they are denied.
 func TestDenyCacheIsRight(t *testing.T) {
 	hits := make(map[string]int)
 	cases := seedtest.Cases(t, uint64(280))
@@ -133,10 +134,14 @@ func checkCached(t *testing.T, seed uint64, f *failing, requests []store.ZoneReq
 		if o.Cached && (o.At > actual.At || o.At < actual.At-2*trip) || !o.Cached && o.At != 0 {
 			t.Fatalf("seed %d: answered at %d, the store decides at %d", seed, o.At, actual.At)
 		}
+		if r.Ban == nil && r.Mode != algorithms.Binary {
+			t.Fatalf("seed %d: the store was not asked in mode %v", seed, r.Mode)
+		}
 		decided := 0
 		for j, d := range o.Decisions {
 			if d.NotAsked {
-				if d != (algorithms.Decision{NotAsked: true, RetryAfter: d.RetryAfter}) || d.RetryAfter != 0 && r.Ban == nil {
+				if d != (algorithms.Decision{NotAsked: true, RetryAfter: d.RetryAfter}) ||
+					r.Ban == nil && (d.RetryAfter != 0 || r.Limits[j].KeptAfterReset()) {
 					t.Fatalf("seed %d: %+v of a limit that was not asked", seed, d)
 				}
 				continue

@@ -172,47 +172,6 @@ func TestDenyCacheCovers(t *testing.T) {
 	})
 }
 
-// A request that is charged or begins a budget although it is denied is never answered
-// from the cache, in whichever of its zones.
-func TestDenyCachePassesOn(t *testing.T) {
-	initial := int64(1)
-	denying := func(t *testing.T) store.ZoneRequest {
-		return store.ZoneRequest{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}
-	}
-	with := func(t *testing.T, mode algorithms.Mode, q algorithms.Quota) store.ZoneRequest {
-		return store.ZoneRequest{Zone: "y", Key: "k", Cost: 1, Mode: mode, Limits: []store.Limit{storetest.Limit(t, "y", q)}}
-	}
-	plain := algorithms.Quota{Algorithm: "gcra", Events: 100, Window: 1_000_000_000}
-	begins := algorithms.Quota{Algorithm: "token_bucket", Events: 100, Window: 1_000_000_000, Initial: &initial}
-	for _, test := range []struct {
-		mode  algorithms.Mode
-		quota algorithms.Quota
-		asks  bool
-	}{
-		{algorithms.Binary, plain, false},
-		{algorithms.Nary, plain, true},
-		{algorithms.Uniform, plain, true},
-		{algorithms.Force, plain, true},
-		{algorithms.Binary, begins, true},
-	} {
-		t.Run(fmt.Sprint(test.mode, test.quota.Algorithm), func(t *testing.T) {
-			for first := range 2 {
-				withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
-					takeUntilDenied(t, c, []store.ZoneRequest{denying(t)})
-					requests := []store.ZoneRequest{denying(t), with(t, test.mode, test.quota)}
-					requests[0], requests[1] = requests[first], requests[1-first]
-					for n := range 3 {
-						want := test.asks || n == 0 // about the other zone
-						if allowed, asked := takeAsked(t, c, r.failing, requests); allowed || asked != want {
-							t.Errorf("allowed %v, asked %v, want %v", allowed, asked, want)
-						}
-					}
-				})
-			}
-		})
-	}
-}
-
 // A decision from the cache, and one past it, allocates nothing.
 func TestDenyCacheAllocatesNothing(t *testing.T) {
 	f := newFailing()

@@ -47,8 +47,9 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	}
 }
 
-// A ban by hand is known when it has ended, so that the next ban is longer.
-func TestMemoryHoldsBansByHand(t *testing.T) {
+// A ban is held until it ends, though the denials before it would have been forgotten. A ban by hand is known when it has
+// ended, so that the next ban is longer.
+func TestMemoryHoldsBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
 		s := memory.Bounded(10, zoneCount(1), nil)
@@ -65,6 +66,11 @@ func TestMemoryHoldsBansByHand(t *testing.T) {
 			memory.Sweep()
 			if _, _ = s.Take(t.Context(), r); r[0].Outcome.Ban.EndsAfter != test.next {
 				t.Errorf("%v after the end: %+v, want a ban for %d µs", test.after, r[0].Outcome.Ban, test.next)
+			}
+			time.Sleep(time.Duration(test.next-1) * time.Microsecond)
+			memory.Sweep()
+			if _, _ = s.Take(t.Context(), r); r[0].Outcome.Ban != (store.BanOutcome{Stands: true, EndsAfter: 1}) {
+				t.Errorf("%+v, want a ban that ends 1 µs later", r[0].Outcome.Ban)
 			}
 		}
 		time.Sleep(time.Hour)
@@ -160,57 +166,28 @@ func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 	})
 }
 
-// Keys that find no room share the slots of one key, and give them back to where they were
-// taken from, even if there is room by then.
-func TestMemorySlotsFindNoRoom(t *testing.T) {
-	memory := store.NewSharedMemory()
-	full := 0
-	s := memory.Bounded(2, zoneCount(1), func(string) { full++ })
-	take := func(key string, taken, overflow bool, inFlight int64) []store.ZoneRequest {
-		t.Helper()
-		r := takeSlot(t, s, "z", key, 2)
-		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Overflow: overflow}); got != want {
-			t.Errorf("%s: %+v, want %+v", key, got, want)
-		}
-		return r
-	}
-	a, b := take("a", true, false, 1), take("b", true, false, 1)
-	c, d := take("c", true, true, 1), take("d", true, true, 2)
-	take("e", false, true, 2)
-	a2 := take("a", true, false, 2)
-	take("a", false, false, 2)
-	memory.Sweep()
-	leave(s, c)
-	take("c", true, true, 2) // stays in flight
-	leave(s, b)
-	take("b", true, false, 1)
-	leave(s, a)
-	leave(s, a2)
-	d2 := take("d", true, false, 1) // which has room of its own now
-	take("d", true, false, 2)
-	take("d", false, false, 2)
-	slotsInFlight(t, s, "z", "g") // a look at a key without room is no request
-	if memory.Keys() != 2 || full != 4 || memory.Overflowed() != 4 {
-		t.Errorf("%d keys, full called %d times, %d overflowed; want 2, 4, 4", memory.Keys(), full, memory.Overflowed())
-	}
-	leave(s, d)
-	take("d", false, false, 2)
-	leave(s, d2)
-	take("d", true, false, 2)
-	take("f", true, true, 2) // c and f
-	take("f", false, true, 2)
-}
-
-// Requests begin and end at random, in a store that is mostly full. No slot is lost or free too
-// often, and none is taken in the end.
+// Requests begin and end at random, in a store that is mostly full. Keys that find no room share the slots of one key, and
+// give them back to where they were taken from, even if there is room by then. No slot is lost or free too often, and none
+// is taken in the end.
 func TestMemorySlotsNeverLeak(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(10)) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1+rng.Int64N(10), zoneCount(2), nil)
+		maxKeys, full := 1+rng.Int64N(10), int64(0)
+		s := memory.Bounded(maxKeys, zoneCount(2), func(string) { full++ })
 		const n = 3
 		type place struct{ zone, key string } // without a key: the shared slots
-		held, inFlight := [][]store.ZoneRequest{}, map[place]int64{}
+		held, inFlight, overflowed := [][]store.ZoneRequest{}, map[place]int64{}, int64(0)
+		hasRoom := func(p place) bool {
+			all, ofZone := int64(0), int64(0)
+			for other, count := range inFlight {
+				if count > 0 && other.key != "" {
+					all++
+					ofZone += map[bool]int64{true: 1}[other.zone == p.zone]
+				}
+			}
+			return inFlight[p] > 0 || all < maxKeys || ofZone < maxKeys/2
+		}
 		placeOf := func(r []store.ZoneRequest) place {
 			if r[0].Outcome.Slots.Overflow {
 				return place{r[0].Zone, ""}
@@ -218,6 +195,7 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 			return place{r[0].Zone, r[0].Key}
 		}
 		for range 2000 {
+			memory.Sweep()
 			if len(held) > 0 && rng.IntN(100) < 48 {
 				i := rng.IntN(len(held))
 				leave(s, held[i])
@@ -226,10 +204,15 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 				held = held[:len(held)-1]
 				continue
 			}
-			r := takeSlot(t, s, fmt.Sprint("z", rng.IntN(3)), fmt.Sprint("k", rng.IntN(5)), n)
+			own := place{fmt.Sprint("z", rng.IntN(3)), fmt.Sprint("k", rng.IntN(5))}
+			before, room := slotsInFlight(t, s, own.zone, own.key), hasRoom(own)
+			r := takeSlot(t, s, own.zone, own.key, n)
 			o, p := r[0].Outcome.Slots, placeOf(r)
-			if o.Taken != (inFlight[p] < n) {
-				t.Fatalf("seed %d: %+v with %d in flight of %v", seed, o, inFlight[p], p)
+			if o.Overflow == room || before != inFlight[p] || o.Taken != (inFlight[p] < n) {
+				t.Fatalf("seed %d: room %v, %d in flight before, %+v with %d in flight of %v", seed, room, before, o, inFlight[p], p)
+			}
+			if o.Overflow {
+				overflowed++
 			}
 			if o.Taken {
 				inFlight[p]++
@@ -238,7 +221,9 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 			if o.InFlight != inFlight[p] {
 				t.Fatalf("seed %d: %+v, want %d in flight of %v", seed, o, inFlight[p], p)
 			}
-			memory.Sweep()
+		}
+		if full != overflowed || memory.Overflowed() != overflowed {
+			t.Errorf("seed %d: full called %d times, %d overflowed, want %d", seed, full, memory.Overflowed(), overflowed)
 		}
 		for _, r := range held {
 			leave(s, r)

@@ -80,8 +80,7 @@ func TestHeadersMerge(t *testing.T) {
 	c.Get(t, theirs("5")).Want(t, 200, "X-RateLimit-Remaining", "5", "X-RateLimit-Limit", "77", "X-RateLimit-Reset", "88",
 		"RateLimit", `"b";r=9;t=360, "theirs";r=1`)
 	c.Get(t, theirs("50")).Want(t, 200, "X-RateLimit-Remaining", "8", "X-RateLimit-Limit", "10", "X-RateLimit-Reset", "720")
-	c.Get(t, theirs("lots")).Want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10")
-	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "6", "X-RateLimit-Limit", "10")
+	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10")
 
 	// A set of another form is removed as a whole, and is not mixed with ours.
 	c.Reload(t, strings.Replace(proxied("s"), "headers draft x_ratelimit", "headers sharkey", 1))
@@ -89,8 +88,6 @@ func TestHeadersMerge(t *testing.T) {
 	r := c.Get(t, theirs("50"))
 	r.Want(t, 200, "X-RateLimit-Remaining", "8", "X-RateLimit-Limit", "", "X-RateLimit-Reset", "")
 	r.WantSpan(t, "X-RateLimit-Clear", 720)
-	c.Reload(t, strings.Replace(proxied("s"), "draft x_ratelimit", "x_ratelimit", 1))
-	c.Get(t, "/?X-Ratelimit-Remaining=50&X-Ratelimit-Clear=3").Want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10", "X-RateLimit-Clear", "")
 
 	two := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nroute {\n%s%s}\nrespond ok\n"
 	handler := "rate_limit {\nzone %s {\n gcra %d 1h\n}\nheaders draft x_ratelimit\n}\n"

@@ -26,22 +26,6 @@ func TestDraftItems(t *testing.T) {
 	}
 }
 
-func TestSeconds(t *testing.T) {
-	for micros, want := range map[algorithms.Micros]int64{0: 0, 1: 1, 999_999: 1, 1_000_000: 1, 1_000_001: 2} {
-		if got := Seconds(micros); got != want {
-			t.Errorf("Seconds(%d) = %d, want %d", micros, got, want)
-		}
-	}
-}
-
-func TestMilliseconds(t *testing.T) {
-	for micros, want := range map[algorithms.Micros]string{0: "0.000", 1: "0.001", 1000: "0.001", 1001: "0.002", 755_000: "0.755", 1_500_000: "1.500", 999_999_999: "1000.000"} {
-		if got := formatMilliseconds(micros); got != want {
-			t.Errorf("formatMilliseconds(%d) = %s, want %s", micros, got, want)
-		}
-	}
-}
-
 func TestRetryAfter(t *testing.T) {
 	for wait, want := range map[algorithms.Micros]string{0: "1", 1: "1", 1_000_001: "2", 3_600_000_000: "3600", algorithms.Forever: ""} {
 		h := make(http.Header)

@@ -1,10 +1,8 @@
 package wiretest_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -13,80 +11,6 @@ import (
 )
 
 var slotsInstances = [3]algorithms.Instance{{1}, {2, 255}, {15: 3}}
-
-// A timeline of one key and three instances; times in seconds, the expiry 30.
-func TestSlots(t *testing.T) {
-	const second, expiry = 1_000_000, algorithms.SlotsExpiry
-	var stored []byte
-	for _, step := range []struct {
-		at       algorithms.Micros
-		instance int
-		set      int64 // -1: take, the limit being 3
-		want     string
-		state    string
-	}{
-		{at: 0, instance: 0, set: -1, want: "free, found 0, total 1", state: "0:1@30"},
-		{at: 1, instance: 0, set: -1, want: "free, found 1, total 2", state: "0:2@31"},
-		{at: 2, instance: 1, set: -1, want: "free, found 0, total 3", state: "0:2@31 1:1@32"},
-		{at: 3, instance: 1, set: -1, want: "full, found 1, total 3", state: "0:2@31 1:1@32"},
-		{at: 4, instance: 0, set: 1, want: "found 2", state: "0:1@34 1:1@32"},
-		{at: 5, instance: 2, set: 0, want: "found 0", state: "0:1@34 1:1@32"},
-		{at: 6, instance: 2, set: 7, want: "found 0", state: "0:1@34 1:1@32 2:7@36"},
-		{at: 7, instance: 2, set: -1, want: "full, found 7, total 9", state: "0:1@34 1:1@32 2:7@36"},
-		{at: 8, instance: 1, set: 0, want: "found 1", state: "0:1@34 2:7@36"},
-		{at: 34, instance: 1, set: -1, want: "full, found 0, total 7", state: "2:7@36"},
-		{at: 36, instance: 1, set: -1, want: "free, found 0, total 1", state: "1:1@66"},
-		{at: 20, instance: 0, set: -1, want: "free, found 0, total 2", state: "1:1@50 0:1@50"}, // the clock is set back
-		{at: 49, instance: 1, set: 0, want: "found 1", state: "0:1@50"},
-		{at: 50, instance: 1, set: 0, want: "found 0", state: ""},
-	} {
-		now, instance := step.at*second, slotsInstances[step.instance]
-		s, err := wiretest.ReadSlots(nil, stored)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, _ = s.Living(now, expiry)
-		got := fmt.Sprintf("found %d", s.Of(instance))
-		if step.set < 0 {
-			check := &algorithms.SlotsCheck{Limit: 3, InFlight: s.InFlight()}
-			if found := s.Of(instance); check.Free() {
-				s = s.Set(instance, found+1, now+expiry)
-				got = "free, " + got
-			} else {
-				got = "full, " + got
-			}
-			got += fmt.Sprintf(", total %d", s.InFlight())
-		} else {
-			s = s.Set(instance, step.set, now+expiry)
-		}
-		var state []string
-		stored, _ = s.AppendBinary(nil)
-		s, _ = wiretest.ReadSlots(nil, stored)
-		for _, i := range s {
-			state = append(state, fmt.Sprintf("%d:%d@%d", slices.Index(slotsInstances[:], i.Instance), i.Count, i.Expires/second))
-		}
-		if got != step.want || strings.Join(state, " ") != step.state {
-			t.Fatalf("at %d: %s, state %q, want %s, %q", step.at, got, state, step.want, step.state)
-		}
-	}
-}
-
-// A clock that was set back shortens expiries to those of a write now, and only then the state is
-// to be stored although nothing else changes.
-func TestSlotsSteppedBack(t *testing.T) {
-	s := wiretest.Slots{{Count: 1, Expires: 100}, {Count: 2, Expires: 30}, {Count: 3, Expires: 10}}
-	living, steppedBack := slices.Clone(s).Living(10, 90)
-	if want := s[:2]; steppedBack || !slices.Equal(living, want) {
-		t.Errorf("%v, %v, want %v", living, steppedBack, want)
-	}
-	living, steppedBack = slices.Clone(s).Living(9, 90)
-	if want := (wiretest.Slots{{Count: 1, Expires: 99}, s[1], s[2]}); !steppedBack || !slices.Equal(living, want) {
-		t.Errorf("%v, %v, want %v", living, steppedBack, want)
-	}
-	if at := living.Expires(); at != 99 {
-		t.Errorf("the last expires at %d, want 99", at)
-	}
-}
 
 func TestReadSlots(t *testing.T) {
 	stored := func(count, expires int64) []byte {

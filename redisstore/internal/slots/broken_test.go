@@ -170,7 +170,7 @@ var failure = regexp.MustCompile(`(?m)^--- FAIL.*$|^\s+(slots|flood)_test.go.*$`
 func (p brokenProgram) fails(t *testing.T, rule int) (fails bool, said string) {
 	t.Helper()
 	tries := [][]string{
-		{"-slots.seeds=1", "-test.skip=BrokenRules|FloodOfKeys$|ManyKeys"},
+		{"-slots.seeds=1", "-test.skip=BrokenRules|FloodOfKeys$|SetsAreSpread/50000"},
 		{"-slots.seeds=1", "-slots.first=1355", "-test.run=ThatForgets"}, // finds alone a lost operation that may still run
 		{"-slots.seeds=100", "-test.run=^TestModel$"},
 		{"-slots.seeds=2000", "-test.skip=BrokenRules"},

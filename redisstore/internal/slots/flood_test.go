@@ -38,21 +38,13 @@ func TestFloodOfKeys(t *testing.T) {
 	}
 }
 
-// While another store admits all requests, keys that nobody holds are not remembered for ever.
-func TestFloodOfKeysWithoutRedis(t *testing.T) {
-	table := slots.New(algorithms.SlotsExpiry)
-	for n := range 2 * slots.MaxIdle {
-		table.Count(fmt.Sprint(n), 0)
-		table.Leave(fmt.Sprint(n), 1, 0)
-	}
-	if all, _ := table.Len(); all != slots.MaxIdle {
-		t.Errorf("%d keys are remembered, want %d", all, slots.MaxIdle)
-	}
-}
-
 // Keys that nobody holds are not remembered without bound, whatever happens to their messages.
 func TestFloodOfKeysIsBounded(t *testing.T) {
 	for name, history := range map[string]func(table *slots.Table, key string, now slots.Micros){
+		"another store admits all": func(table *slots.Table, key string, now slots.Micros) {
+			table.Count(key, now)
+			table.Leave(key, 1, now)
+		},
 		"takes are lost": func(table *slots.Table, key string, now slots.Micros) {
 			table.Lost(table.Prepare(key, true, now), now, now)
 		},

@@ -17,9 +17,8 @@ type TextOptions struct {
 	Color bool // with the colors of a terminal
 }
 
-// WriteText writes a report for people, the most important first: the recommended limits, the requests that would
-// have been denied, then each zone, and at the end the notes and the log. Times are in UTC. Texts from the log are safe on
-// a terminal.
+// WriteText writes a report for people: first the recommended limits and the requests that would have been denied, then
+// each zone, then the notes and the log. Times are in UTC. Texts from the log are safe on a terminal.
 func WriteText(w io.Writer, r *Report, o TextOptions) error {
 	t := &textReport{TextOptions: o, style: terminal.Style{Colored: o.Color}, report: r}
 	if r.Log.From != nil && r.Log.To != nil {

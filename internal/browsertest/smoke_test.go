@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
@@ -85,63 +84,6 @@ func TestSmoke(t *testing.T) {
 	if got := evaluate[int](p, "document.querySelectorAll('svg.area').length"); got != 4+3+4 {
 		t.Errorf("there are %d plots, want 11", got)
 	}
-	none(p, "too little contrast", contrastScript)
-}
-
-// drySite has a zone that would deny the third request of a key, a zone that denies it, and no Redis.
-const drySite = `
-{$SITE}
-rate_limit {
-	zone orders {
-		key {header.X-Api-Key}
-		plan {header.X-Plan} {
-			gold unlimited
-			default {
-				token_bucket 2 1h
-			}
-		}
-		shadow
-	}
-	zone login {
-		match path /login
-		key {header.X-Api-Key}
-		token_bucket 2 1h
-	}
-	redis 127.0.0.1:1
-}
-respond ok
-`
-
-// The page shows what shadow mode would deny apart from what is denied, with evidence. Without Redis it says what happens.
-func TestDryRunsAndEvidence(t *testing.T) {
-	a, b := startCaddy(t, drySite), startCaddy(t, drySite)
-	p := open(t, serve(t, a.admin, b.admin), desktop)
-	p.wait("instances.every((i) => i.rates.size === 2)")
-	for range 10 {
-		b.get(t, "/login", "X-Api-Key", "alice")
-	}
-	redistest.WaitFor(t, "the zone that would deny much", func() bool { // in a minute
-		a.get(t, "/", "X-Api-Key", "alice")
-		return strings.Contains(p.text("#now-list"), "of its requests (shadow mode).")
-	})
-	p.wait("document.querySelector('[data-zone=orders] .would:last-child dd').textContent.endsWith(' %%')")
-	p.wait("!document.querySelector('[data-zone=login] .numbers .would').checkVisibility()")
-	p.wait("document.querySelector('[data-zone=orders] .chart').ariaLabel.includes('would be denied (shadow mode)')")
-	p.wait("document.querySelector('[data-zone=orders] .limit-texts').textContent === 'default token_bucket 2 1hplan gold unlimited'")
-	p.wait("/^alicezone logintoken_bucket 2 1h · last .*alice would be deniedzone orders/.test($('all-denied-rows').textContent)")
-	p.click("[data-zone=orders] .zone-name")
-	p.wait("/^alice would be denied token_bucket 2 1h · last /.test(document.getElementById('top-rows').innerText.replace(/\\s+/g, ' '))")
-	p.click("#all-denied-rows tr .key-button")
-	p.wait("document.querySelector('#key-content .lately').textContent.startsWith('Lately: denied 8 times since ')")
-	p.click("#key-dialog .close")
-	p.fill("#explain-url", "http://"+b.site+"/login")
-	evaluate[bool](p, `($('explain-where').value = 1, $('explain-headers').value = 'X-Api-Key: alice', true)`)
-	p.click("#explain-send")
-	p.wait("/^Lately, key alice of zone login: denied 8 times .*would have been denied .*Now: Denied/.test($('explanation').textContent)")
-	denials := `{ handlers: [{ zones: [{ zone: 'z', key: { key: 'k' }, denials: [{ times: 2, first: 0, last: 0, limit: 'gcra 5 1m' }] }] }] }`
-	p.wait("latelyOf([%[1]s, %[1]s])[0].textContent.startsWith('Lately, key k of zone z: denied 4 times ')", denials)
-	p.wait("document.getElementById('now').innerText.includes('Local budgets decide.')")
-	p.wait("!document.querySelector('main').innerText.includes('refused')")
 	none(p, "too little contrast", contrastScript)
 }
 

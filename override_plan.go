@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -164,7 +165,7 @@ func parseOverride(body []byte) (text string, lasts time.Duration, err error) {
 			return "", 0, fmt.Errorf(
 				`ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for no end`, lasts)
 		}
-		o.Until = time.Now().Add(lasts).UTC().Truncate(time.Millisecond)
+		o.Until = adminapi.Instant(time.Now().Add(lasts))
 	}
 	stored, err := json.Marshal(o)
 	return string(stored), lasts, err

@@ -118,7 +118,7 @@ func (z *Zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
 		}
 		v := &adminapi.ListedBan{
 			ShownKey: z.viewListedKey(l), Origin: "denials", Ends: fractionalSeconds(l.Ban.EndsAfter),
-			Until: time.Now().Add(time.Duration(l.Ban.EndsAfter) * time.Microsecond).UTC().Truncate(time.Millisecond),
+			Until: adminapi.Instant(time.Now().Add(time.Duration(l.Ban.EndsAfter) * time.Microsecond)),
 		}
 		if l.Ban.ByOperator {
 			v.Origin = "operator"

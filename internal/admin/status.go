@@ -11,7 +11,7 @@ import (
 )
 
 // processStarted is when this process started.
-var processStarted = utcNow()
+var processStarted = adminapi.Instant(time.Now())
 
 // modulePath is the path of the Go module that has this package.
 const modulePath = "github.com/caddy-rate-limit/caddy-rate-limit"
@@ -62,10 +62,9 @@ type HealthLog struct {
 }
 
 // NewHealthLog returns the log of a Redis that works.
-func NewHealthLog() HealthLog { return HealthLog{last: Health{State: stateUp, Since: utcNow()}} }
-
-// utcNow returns the time as answers of the admin API have it.
-func utcNow() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+func NewHealthLog() HealthLog {
+	return HealthLog{last: Health{State: stateUp, Since: adminapi.Instant(time.Now())}}
+}
 
 // Observe notes the state of a Redis with this number of servers, of which some fail, and returns the state. failure,
 // if not nil, is why a server has begun to fail.
@@ -80,7 +79,7 @@ func (l *HealthLog) Observe(servers, failing int, failure error) Health {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if state != l.last.State {
-		l.last.State, l.last.Since = state, utcNow()
+		l.last.State, l.last.Since = state, adminapi.Instant(time.Now())
 	}
 	switch {
 	case state == stateUp:

@@ -1,13 +1,16 @@
 // Package adminapi has the bodies of the admin API's requests and answers. The server, the command
 // line and the status page share them. It never computes a value. docs/admin.md explains each field.
 //
-// A span of time is in seconds, with a fraction. An instant is in UTC.
+// A span of time is in seconds, with a fraction. An instant is an [Instant].
 package adminapi
 
 import (
 	"encoding/json"
 	"time"
 )
+
+// Instant returns an instant as answers have it: in UTC, and in whole milliseconds.
+func Instant(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // Zone is a zone of the configuration.
 type Zone struct {

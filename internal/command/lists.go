@@ -211,11 +211,12 @@ func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedK
 		}
 	}
 	t := terminal.NewTable("ZONE", ">DENIED", titleIf(anyShadow, ">SHADOW DENIED"), "SINCE", ">LAST", "LIMIT", "KEY")
-	shown := make(map[string]int)
+	shown := make(map[[2]string]int)
 	for _, k := range slices.SortedFunc(maps.Values(sums), func(a, b *deniedKey) int {
 		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(a.kind, b.kind), cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.key, b.key))
 	}) {
-		if shown[k.zone+k.kind]++; shown[k.zone+k.kind] > limit {
+		part := [2]string{k.zone, k.kind}
+		if shown[part]++; shown[part] > limit {
 			continue
 		}
 		denied, byShadow := count(k.Times), ""

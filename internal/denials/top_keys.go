@@ -80,13 +80,10 @@ func (t *TopKeys) list(now time.Time, keep func(keyID) bool) []adminapi.DeniedKe
 			if e := c.Label; keep(c.Key) {
 				list = append(list, adminapi.DeniedKey{
 					ShownKey: e.key.View(), Shadow: sketch == t.shadowDenied, Denied: c.Count, AtLeast: c.Count - c.Excess,
-					Times: e.times, First: utcMillis(e.first), Last: utcMillis(e.last), Limit: e.cause.String(),
+					Times: e.times, First: adminapi.Instant(e.first), Last: adminapi.Instant(e.last), Limit: e.cause.String(),
 				})
 			}
 		}
 	}
 	return list
 }
-
-// utcMillis returns an instant as answers of the admin API have it.
-func utcMillis(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }

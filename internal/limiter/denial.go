@@ -21,7 +21,7 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 	e, wait := state.LongestDenial()
 	state.denying, state.retryAfter = e, l.addJitter(wait)
 	httpfields.SetRetryAfter(w.Header(), state.retryAfter)
-	state.denialID = state.logDenial(r, e, denials.Denial{Wait: wait})
+	state.denialID = state.logDenial(r, e, denials.Denial{Cause: e.denialCause(), Wait: wait})
 	reason, _ := e.DenialReason()
 	state.trace.SetDenial(e.Zone.Name, reason)
 	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[e.clientReason()], state.retryAfter) {

@@ -19,12 +19,13 @@ func (state *State) recordDenials(r *http.Request) {
 		if !e.Denies() {
 			continue
 		}
-		e.Zone.DeniedKeys.Add(time.Now(), state.Limiter.HashSecret, e.Key, e.Shadow, e.denialCause())
+		cause := e.denialCause()
+		e.Zone.DeniedKeys.Add(time.Now(), state.Limiter.HashSecret, e.Key, e.Shadow, cause)
 		if e.Shadow {
-			state.logDenial(r, e, denials.Denial{Shadow: true, Wait: e.RetryAfter()})
+			state.logDenial(r, e, denials.Denial{Shadow: true, Cause: cause, Wait: e.RetryAfter()})
 		}
 		if e.Outcome.Ban.Began {
-			state.logDenial(r, e, denials.Denial{Shadow: e.Shadow, Ban: true, Wait: e.Outcome.Ban.EndsAfter})
+			state.logDenial(r, e, denials.Denial{Shadow: e.Shadow, Ban: true, Cause: cause, Wait: e.Outcome.Ban.EndsAfter})
 		}
 	}
 }
@@ -32,7 +33,7 @@ func (state *State) recordDenials(r *http.Request) {
 // logDenial fills in the rest of a denial by the zone, and logs it. It returns the ID of the denial, if
 // it has one.
 func (state *State) logDenial(r *http.Request, e *Entry, d denials.Denial) (id string) {
-	d.Zone, d.Key, d.Source, d.Cause = e.Zone.Name, e.Key, state.Limiter.DenialSource, e.denialCause()
+	d.Zone, d.Key, d.Source = e.Zone.Name, e.Key, state.Limiter.DenialSource
 	remoteIP, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remoteIP = r.RemoteAddr

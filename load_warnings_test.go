@@ -278,3 +278,75 @@ func TestWarningsOfOutcomes(t *testing.T) {
 		}
 	}
 }
+
+// A value that only clients choose gives a client as many budgets as it likes, unless something may check the value, or
+// another zone limits the addresses of the same requests.
+func TestWarningsOfMadeUpKeys(t *testing.T) {
+	const (
+		limit   = "\ngcra 1 1s\n}\n"
+		address = "zone address {\nkey {client_ip}\nipv6_prefix 64" + limit
+		trap    = "rate_limit {\nzone z {\nkey {header.X-Api-Key}" + limit + "}\n"
+		auth    = "localhost:9001 {\nuri /\ncopy_headers X-Api-Key\n}\n"
+	)
+	of := func(key string) string { return "rate_limit {\nzone z {\nkey " + key + limit + "}\n" }
+	and := func(zone, settings string) string {
+		return "rate_limit {\n" + zone + "zone z {\n" + settings + "\nkey {cookie.session}" + limit + "}\n"
+	}
+	for config, want := range map[string]string{
+		trap:                                    "{http.request.header.X-Api-Key}",
+		of("{header.X-Api-Key} {client_ip}"):    "{http.request.header.X-Api-Key}",
+		of(`"{client_ip} {header.User-Agent}"`): "{http.request.header.User-Agent}",
+		of("{cookie.session}"):                  "{http.request.cookie.session}",
+		of("{query.id}"):                        "{http.request.uri.query.id}",
+		of("{http.rate_limit.request.json.id}"): "",
+		of("{http.auth.user.id}"):               "",
+		of("{path}{host}{method}"):              "",
+		of("{header.X-Forwarded-For}"):          "", // has a warning of its own
+
+		"@k header X-Api-Key *\nroute @k {\n" + trap + "}":                                            "{http.request.header.X-Api-Key}",
+		"@k not header X-Api-Key *\nrespond @k 401\n" + trap:                                          "{http.request.header.X-Api-Key}",
+		"@k header X-User secret\nroute @k {\n" + trap + "}":                                          "{http.request.header.X-Api-Key}",
+		"request_header X-User {header.X-User}\n" + trap:                                              "{http.request.header.X-Api-Key}",
+		"header X-Api-Key {header.X-Api-Key}\n" + trap:                                                "{http.request.header.X-Api-Key}",
+		"reverse_proxy localhost:9000\n" + trap:                                                       "{http.request.header.X-Api-Key}",
+		"respond {header.X-Api-Key}\n" + trap:                                                         "{http.request.header.X-Api-Key}",
+		"@k not header X-Api-Key secret\nrespond @k 401\n" + trap:                                     "",
+		"@k header_regexp x-api-key ^secret$\nroute @k {\n" + trap + "}":                              "",
+		"@k expression `header({'x-api-key': 'secret'})`\nroute @k {\n" + trap + "}":                  "",
+		"@k expression `header({\"X-Api-Key\": \"secret\"})`\nroute @k {\n" + trap + "}":              "",
+		"@k expression `{header.X-Api-Key} in ['secret']`\nroute @k {\n" + trap + "}":                 "",
+		"@k query id=secret\nroute @k {\n" + of("{query.id}") + "}":                                   "",
+		"map {header.X-Api-Key} {customer} {\nsecret one\n}\n" + trap:                                 "",
+		"request_header X-Api-Key {http.auth.user.id}\n" + trap:                                       "",
+		"basic_auth {\nanna $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n" + trap: "",
+		"forward_auth " + auth + trap:                                                                 "",
+		"route {\n" + trap + "forward_auth " + auth + "}\n":                                           "",
+		"invoke n\n" + trap:                                        "",
+		and("", "settle {\nmatch status 401\n}"):                   "",
+		and("", "settle {\ncost {http.response.header.X-Cost}\n}"): "{http.request.cookie.session}",
+		and(address, ""):                                           "",
+		and(address, "match path /api/*"):                          "",
+		and(strings.Replace(address, "key", "match path /api/*\nkey", 1), "match path /api/*"): "",
+		and(strings.Replace(address, "key", "match path /login\nkey", 1), "match path /api/*"): "{http.request.cookie.session}",
+		and(strings.Replace(address, "{client_ip}", `"{client_ip} {path}"`, 1), ""):            "{http.request.cookie.session}",
+		"rate_limit {\n" + address + "}\n" + trap:                                              "",
+		"rate_limit /api/* {\n" + address + "}\n" + trap:                                       "{http.request.header.X-Api-Key}",
+		"handle /a {\nrate_limit {\n" + address + "}\n}\nhandle /b {\n" + trap + "}":           "{http.request.header.X-Api-Key}",
+		"handle /a {\nrate_limit {\n" + address + "}\nhandle /a/b {\n" + trap + "}\n}":         "",
+		"rate_limit shared\nrate_limit shared":                                                 "{http.request.header.X-Shared}",
+		"rate_limit shared address":                                                            "",
+	} {
+		shared := "{\nrate_limit {\nzone shared {\nkey {header.X-Shared}" + limit + address + "}\n}\n"
+		named := "&(n) {\nforward_auth " + auth + "}\n"
+		if !strings.Contains(config, "shared") {
+			shared = ""
+		}
+		if !strings.Contains(config, "invoke") {
+			named = ""
+		}
+		got := warningsOfCaddyfile(t, shared+named+":80 {\n"+config+"\n}")
+		if n := strings.Count(got, "a value that only clients choose"); n != min(len(want), 1) || n == 1 && !strings.Contains(got, `"placeholder":"`+want+`"`) {
+			t.Errorf("%s: %s, want a warning of %q", config, got, want)
+		}
+	}
+}

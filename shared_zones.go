@@ -36,6 +36,7 @@ type zoneSource struct {
 	settings    string // as text for the comparison of zones of one name
 	used        bool   // a handler has the zone
 	warned      bool   // of a placeholder that has no value yet
+	warnedOfKey bool   // that clients make up
 }
 
 func newZoneSource(name string, config *Zone, shared bool) *zoneSource {

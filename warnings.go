@@ -1,18 +1,18 @@
 package ratelimit
 
 import (
-	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/routes"
 )
 
 // This file warns of settings that are valid, but can't mean what they say.
@@ -76,7 +76,8 @@ type unsurePlaceholder struct {
 }
 
 // warnOfRoutes warns of placeholders that are always empty, because the routes don't define them, or because there is no
-// response yet. All routes are loaded by then. Routes inside other handlers can define more, so this is no error.
+// response yet, and of keys that clients make up. All routes are loaded by then. Routes inside other handlers can define
+// more, so this is no error.
 func (a *App) warnOfRoutes() {
 	app, err := a.ctx.AppIfConfigured("http")
 	if err != nil || len(a.zonesByName) == 0 {
@@ -84,12 +85,17 @@ func (a *App) warnOfRoutes() {
 	}
 	defined := make(map[string]bool)
 	for _, server := range app.(*caddyhttp.App).Servers {
-		eachHandler(server.Routes, nil, defined, warnOfOutcome)
+		survey := routes.Survey{Defined: defined}
+		survey.Add(server.Routes)
 		for _, named := range server.NamedRoutes {
-			eachHandler(caddyhttp.RouteList{*named}, nil, defined, warnOfOutcome)
+			survey.Add(caddyhttp.RouteList{*named})
+		}
+		for _, at := range survey.RateLimits {
+			warnOfOutcome(at)
+			warnOfMadeUpKeys(at, &survey)
 		}
 		if server.Errors != nil { // where the outcome is known
-			eachHandler(server.Errors.Routes, nil, defined, func(*Handler, caddyhttp.MatcherSets) {})
+			survey.Add(server.Errors.Routes)
 		}
 	}
 	for _, use := range a.unsure {
@@ -102,41 +108,57 @@ func (a *App) warnOfRoutes() {
 	}
 }
 
-// eachHandler collects the placeholders that the handlers of routes define, and calls visit for each rate_limit handler,
-// with the matchers around it. It leaves out routes in other handlers than subroute, such as those for responses of
-// reverse_proxy.
-func eachHandler(
-	routes caddyhttp.RouteList, around caddyhttp.MatcherSets, defined map[string]bool, visit func(*Handler, caddyhttp.MatcherSets),
-) {
-	for _, route := range routes {
-		around := slices.Concat(around, route.MatcherSets)
-		for _, handler := range route.Handlers {
-			switch h := handler.(type) {
-			case *maphandler.Handler: // which has removed the braces
-				for _, name := range h.Destinations {
-					defined[name] = true
-				}
-			case *caddyhttp.VarsMiddleware:
-				for name := range *h {
-					defined["http.vars."+name] = true
-				}
-			case *caddyhttp.Subroute:
-				eachHandler(h.Routes, around, defined, visit)
-			case *Handler:
-				visit(h, around)
-			}
+// warnOfMadeUpKeys warns of the zones of a handler with a value in their keys that only clients choose, unless something
+// in the routes may check it, the response decides what is charged, or another zone limits the addresses of these clients.
+func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
+	for _, z := range at.RateLimit.(*Handler).zones {
+		name := z.madeUpValue(survey)
+		outcome := z.config.Settle != nil && z.config.Settle.Match != nil // so what answers the request decides what counts
+		bound := slices.ContainsFunc(survey.RateLimits, func(other routes.Placed) bool {
+			return other.Surrounds(at) && slices.ContainsFunc(other.RateLimit.(*Handler).zones, z.isBoundBy)
+		})
+		if name == "" || outcome || bound || z.source.warnedOfKey {
+			continue
 		}
+		z.source.warnedOfKey = true
+		z.Logger.Warn("the key of a zone is a value that only clients choose: "+
+			"check it before rate_limit, with forward_auth, basic_auth or map, or add a zone with key {client_ip} and the same match, "+
+			"because nothing in this configuration checks the value, so a client gets a new budget for each one that it makes up; "+
+			"if a server in front of Caddy checks it, leave all as it is",
+			zap.String("zone", z.Name), zap.String("placeholder", "{"+name+"}"))
 	}
 }
 
+// madeUpValue returns the name of a placeholder in the key that only clients choose, or "".
+func (z *liveZone) madeUpValue(survey *routes.Survey) string {
+	for _, t := range z.Keys {
+		names, _ := keys.Placeholders(t.Text) // checked before
+		for _, name := range names {
+			if value := limiter.ChosenByClient(name); value != "" && !survey.MayCheck(value) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// isBoundBy reports whether another zone limits the addresses of all clients whose requests the zone counts.
+func (z *liveZone) isBoundBy(other *liveZone) bool {
+	return !slices.ContainsFunc(other.Keys, func(t keys.Template) bool { return !t.Address }) &&
+		(other.config.MatcherSetsRaw == nil || reflect.DeepEqual(z.config.MatcherSetsRaw, other.config.MatcherSetsRaw))
+}
+
 // warnOfOutcome warns of the zones of a handler that decide by the outcome of a request, or match by its body.
-func warnOfOutcome(h *Handler, around caddyhttp.MatcherSets) {
-	aroundAll := usesInMatchers("matcher of rate_limit", around)
-	for _, z := range h.zones {
+func warnOfOutcome(at routes.Placed) {
+	var around []placeholder.Use
+	for _, text := range routes.MatcherTexts(at.Around) {
+		around = append(around, placeholder.UsesInMatcher("matcher of rate_limit", text)...)
+	}
+	for _, z := range at.RateLimit.(*Handler).zones {
 		if z.source.warned {
 			continue
 		}
-		for _, use := range slices.Concat(z.config.decidingPlaceholders(), aroundAll) {
+		for _, use := range slices.Concat(z.config.decidingPlaceholders(), around) {
 			if p := earlyPlaceholder(use); p.isOutcome() || p.isBody() {
 				z.source.warned = true
 				z.Logger.Warn(p.message(),
@@ -145,20 +167,6 @@ func warnOfOutcome(h *Handler, around caddyhttp.MatcherSets) {
 			}
 		}
 	}
-}
-
-// usesInMatchers returns the placeholders of loaded matchers.
-func usesInMatchers(option string, sets caddyhttp.MatcherSets) (uses []placeholder.Use) {
-	for _, set := range sets {
-		for _, matcher := range set {
-			if not, is := matcher.(*caddyhttp.MatchNot); is { // whose JSON is empty once it is loaded
-				uses = append(uses, usesInMatchers(option, not.MatcherSets)...)
-			}
-			text, _ := json.Marshal(matcher) // a matcher that has no JSON has no placeholders that are known
-			uses = append(uses, placeholder.UsesInMatcher(option, text)...)
-		}
-	}
-	return uses
 }
 
 // earlyPlaceholder is a placeholder that may be empty, because rate_limit decides before it has its value.

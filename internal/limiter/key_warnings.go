@@ -93,6 +93,18 @@ func (w *KeyWarnings) keyMayBeAddress() bool { return w.keyMayBeRemote || w.keyM
 var addressField = regexp.MustCompile(`(?i)^http\.request\.header\.(.*-)?` +
 	`((client|socket)?ip(v[46])?|(viewer|external|remote)-addr(ess)?|forwarded(-for)?)$`)
 
+// ChosenByClient returns the name of the header field, cookie or value of a query that a placeholder stands for, which clients
+// write as they like. It returns "" for addresses in header fields, and for other values: those of a body name an account.
+func ChosenByClient(name string) (value string) {
+	prefixes := []string{FieldPrefix, "http.request.cookie.", "http.request.uri.query."}
+	for _, prefix := range prefixes {
+		if value, is := strings.CutPrefix(name, prefix); is && !addressField.MatchString(name) {
+			return value
+		}
+	}
+	return ""
+}
+
 // WarnOfKeys warns of keys that are the same for all requests, of those that one client can change, and of those that
 // are never used.
 func (z *Zone) WarnOfKeys() {

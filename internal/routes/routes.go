@@ -91,11 +91,8 @@ func newStep(ctx caddy.Context, handler caddyhttp.MiddlewareHandler) (step, erro
 			return handler.ServeHTTP(rw, r, next)
 		}, nil
 	}
-	if name == "reverse_proxy" && !hasSet(handler, "handle_response") || name == "file_server" && !hasSet(handler, "pass_thru") {
-		return respond, nil
-	}
-	if s := steps[name]; s != nil {
-		return s, nil
+	if !effectUnknown(name, handler) {
+		return steps[name], nil
 	}
 	return func(w *Walk, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 		if !w.visitor.Assume(name, r) {
@@ -111,10 +108,17 @@ func Runs(handler string) bool {
 	return slices.Contains([]string{"headers", "map", "request_body", "rewrite", "vars"}, handler)
 }
 
+// effectUnknown reports whether only a run of a handler can tell what it does with a request.
+func effectUnknown(name string, handler caddyhttp.MiddlewareHandler) bool {
+	return !Runs(name) && (steps[name] == nil ||
+		name == "reverse_proxy" && hasSet(handler, "handle_response") || name == "file_server" && hasSet(handler, "pass_thru"))
+}
+
 // steps has the steps for the handlers of Caddy that need no further look, by the last part of the module ID.
 var steps = map[string]step{
 	"encode": pass, "intercept": pass, "log_append": pass, "push": pass, "templates": pass, "timeouts": pass, "tracing": pass,
-	"copy_response": respond, "copy_response_headers": respond, "error": respond, "metrics": respond,
+	"copy_response": respond, "copy_response_headers": respond, "error": respond, "file_server": respond,
+	"metrics": respond, "reverse_proxy": respond,
 }
 
 // pass leaves a handler out that changes only the response.

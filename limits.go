@@ -339,19 +339,8 @@ func (z *liveZone) work(set *limiter.LimitSet) (work int64) {
 	for _, l := range set.Limits {
 		work += l.WorstWork(cost)
 	}
-	if set.Ban != nil {
-		work += algorithms.CounterWork
-	}
-	if set.Slots != nil {
-		work += algorithms.CounterWork
-	}
-	if z.Settle != nil {
-		work += algorithms.ReservedWork
-	}
-	if z.RuntimeOverrides && len(set.Limits) == 0 { // a limit's work includes an override
-		work += algorithms.CounterWork
-	}
-	return work
+	hasOverride := z.RuntimeOverrides && len(set.Limits) == 0 // a limit's work includes an override
+	return work + algorithms.ExtraWork(z.Settle != nil, set.Ban != nil, set.Slots != nil, hasOverride)
 }
 
 // boundWork sets maxWork of the zones, or returns an error if they are too much work for one

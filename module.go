@@ -168,12 +168,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			newZones = append(newZones, z)
 		}
 	}
-	h.warnOfAddresses(newZones)
-	h.warnOfCalendars(newZones)
 	for _, z := range newZones {
 		z.WarnOfKeys()
 		z.WarnOfPlan()
 		z.warnOfCosts()
+		z.warnOfCalendars()
 	}
 	if err := boundWork(h.zones); err != nil {
 		return err

@@ -39,33 +39,13 @@ func (z *liveZone) warnOfCosts() {
 }
 
 // warnOfCalendars warns of calendars in memory.
-func (h *Handler) warnOfCalendars(zones []*liveZone) {
-	if h.storeName() != "memory" {
-		return
-	}
-	for _, z := range zones {
-		for _, set := range z.Sets() {
-			if set.HasCalendar() {
-				z.Logger.Warn("a calendar in memory begins again when Caddy restarts: write redis <host:port> to keep it",
-					zap.String("zone", z.Name), zap.Strings("limits", set.LimitTexts()))
-				break
-			}
+func (z *liveZone) warnOfCalendars() {
+	for _, set := range z.Sets() {
+		if z.Identity.Store == "memory" && set.HasCalendar() {
+			z.Logger.Warn("a calendar in memory begins again when Caddy restarts: write redis <host:port> to keep it",
+				zap.String("zone", z.Name), zap.Strings("limits", set.LimitTexts()))
+			return
 		}
-	}
-}
-
-// warnOfAddresses warns of zones in which one client can have many keys.
-func (h *Handler) warnOfAddresses(zones []*liveZone) {
-	var names []string
-	for _, z := range zones {
-		if z.ManyKeysPerClient {
-			names = append(names, z.Name)
-		}
-	}
-	if names != nil {
-		h.logger.Warn("the keys of zones are addresses, and over IPv6 one client has more of them than can be counted: "+
-			"write ipv6_prefix 64, or 128 for single addresses",
-			zap.Strings("zones", names))
 	}
 }
 
@@ -85,17 +65,17 @@ func (a *App) warnOfRoutes() {
 	}
 	defined := make(map[string]bool)
 	for _, server := range app.(*caddyhttp.App).Servers {
-		survey := routes.Survey{Defined: defined}
-		survey.Add(server.Routes)
+		survey := routes.NewSurvey(defined)
+		survey.Add(server.Routes, nil)
 		for _, named := range server.NamedRoutes {
-			survey.Add(caddyhttp.RouteList{*named})
+			survey.Add(caddyhttp.RouteList{*named}, nil)
 		}
 		for _, at := range survey.RateLimits {
 			warnOfOutcome(at)
-			warnOfMadeUpKeys(at, &survey)
+			warnOfMadeUpKeys(at, survey)
 		}
 		if server.Errors != nil { // where the outcome is known
-			survey.Add(server.Errors.Routes)
+			survey.Add(server.Errors.Routes, nil)
 		}
 	}
 	for _, use := range a.unsure {
@@ -112,12 +92,11 @@ func (a *App) warnOfRoutes() {
 // in the routes may check it, the response decides what is charged, or another zone limits the addresses of these clients.
 func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 	for _, z := range at.RateLimit.(*Handler).zones {
-		name := z.madeUpValue(survey)
 		outcome := z.config.Settle != nil && z.config.Settle.Match != nil // so what answers the request decides what counts
-		bound := slices.ContainsFunc(survey.RateLimits, func(other routes.Placed) bool {
+		name := z.MadeUpValue(survey.MayCheck)
+		if name == "" || outcome || z.source.warnedOfKey || slices.ContainsFunc(survey.RateLimits, func(other routes.Placed) bool {
 			return other.Surrounds(at) && slices.ContainsFunc(other.RateLimit.(*Handler).zones, z.isBoundBy)
-		})
-		if name == "" || outcome || bound || z.source.warnedOfKey {
+		}) {
 			continue
 		}
 		z.source.warnedOfKey = true
@@ -127,19 +106,6 @@ func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 			"if a server in front of Caddy checks it, leave all as it is",
 			zap.String("zone", z.Name), zap.String("placeholder", "{"+name+"}"))
 	}
-}
-
-// madeUpValue returns the name of a placeholder in the key that only clients choose, or "".
-func (z *liveZone) madeUpValue(survey *routes.Survey) string {
-	for _, t := range z.Keys {
-		names, _ := keys.Placeholders(t.Text) // checked before
-		for _, name := range names {
-			if value := limiter.ChosenByClient(name); value != "" && !survey.MayCheck(value) {
-				return name
-			}
-		}
-	}
-	return ""
 }
 
 // isBoundBy reports whether another zone limits the addresses of all clients whose requests the zone counts.

@@ -22,6 +22,20 @@ const CounterWork = 100
 // ReservedWork is the most steps to reserve events, or to end a reservation.
 const ReservedWork = 50
 
+// ExtraWork returns the most steps of what a zone has beside its limits: reserved events, and each of the counters that is
+// there, such as a ban, slots, or an override without limits.
+func ExtraWork(reserved bool, counters ...bool) (steps int64) {
+	if reserved {
+		steps = ReservedWork
+	}
+	for _, there := range counters {
+		if there {
+			steps += CounterWork
+		}
+	}
+	return steps
+}
+
 var counterWork = work{take: CounterWork, refund: CounterWork}
 
 // Work returns the most steps to decide and charge a request of that cost.

@@ -135,21 +135,12 @@ func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
 	c.slots = s.keys.slotsOf(requests)
 	for i := range requests {
-		for j := range requests[i].Limits {
-			c.work += requests[i].Limits[j].Work(requests[i].Cost)
+		r := &requests[i]
+		for j := range r.Limits {
+			c.work += r.Limits[j].Work(r.Cost)
 		}
-		if requests[i].Slots != nil {
-			c.work += algorithms.CounterWork
-		}
-		if requests[i].ReservedID != "" {
-			c.work += algorithms.ReservedWork
-		}
-		if requests[i].Ban != nil {
-			c.work += algorithms.CounterWork
-		}
-		if requests[i].Override != nil && len(requests[i].Limits) == 0 { // a limit's work includes an override
-			c.work += algorithms.CounterWork
-		}
+		hasOverride := r.Override != nil && len(r.Limits) == 0 // a limit's work includes an override
+		c.work += algorithms.ExtraWork(r.ReservedID != "", r.Ban != nil, r.Slots != nil, hasOverride)
 	}
 	return c
 }

@@ -126,13 +126,12 @@ type ShownKey struct {
 // DeniedKey is a recently denied key.
 type DeniedKey struct {
 	ShownKey
-	Shadow  bool      `json:"shadow,omitempty"` // the zone did not deny, because it is in shadow mode for the key
-	Denied  int64     `json:"denied"`           // halved each minute
-	AtLeast int64     `json:"at_least"`         // how many of Denied are certainly of this key
-	Times   int64     `json:"times"`            // how often the key was denied from First to Last
-	First   time.Time `json:"first"`
-	Last    time.Time `json:"last"`
-	Limit   string    `json:"limit"` // what denied the last time: a limit, the slots or the ban
+	Shadow bool      `json:"shadow,omitempty"` // the zone did not deny, because it is in shadow mode for the key
+	Denied int64     `json:"denied"`           // how often the key was denied from First to Last
+	AtMost int64     `json:"at_most"`          // with denials before First, which may have been of other keys
+	First  time.Time `json:"first"`
+	Last   time.Time `json:"last"`
+	Limit  string    `json:"limit"` // what denied the last time: a limit, the slots or the ban
 }
 
 // BanList is a page of the bans in force in a zone.

@@ -188,7 +188,7 @@ func TestRealDryRuns(t *testing.T) {
 	evaluate[bool](p, `($('explain-where').value = 1, $('explain-headers').value = 'X-Api-Key: alice', true)`)
 	p.click("#explain-send")
 	p.wait("/^Lately, key alice of zone login: denied 8 times .*would have been denied .*Now: Denied/.test($('explanation').textContent)")
-	denials := `{ handlers: [{ zones: [{ zone: 'z', key: { key: 'k' }, denials: [{ times: 2, first: 0, last: 0, limit: 'gcra 5 1m' }] }] }] }`
+	denials := `{ handlers: [{ zones: [{ zone: 'z', key: { key: 'k' }, denials: [{ denied: 2, at_most: 2, first: 0, last: 0, limit: 'gcra 5 1m' }] }] }] }`
 	p.wait("latelyOf([%[1]s, %[1]s])[0].textContent.startsWith('Lately, key k of zone z: denied 4 times ')", denials)
 	p.wait("document.getElementById('now').innerText.includes('Local budgets decide.')")
 	p.wait("!document.querySelector('main').innerText.includes(instances[0].status.redis[0].error.split(' ').pop())") // its last word

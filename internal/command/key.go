@@ -67,16 +67,16 @@ func denialTexts(now time.Time, denials []adminapi.DeniedKey) (texts []string) {
 		if shadow {
 			verb, by = "would have been denied", by+" (shadow mode)"
 		}
-		if sum.AtLeast < sum.Denied {
+		if sum.Denied < sum.AtMost {
 			verb += " at least"
 		}
-		switch sum.Times {
+		switch sum.Denied {
 		case 0:
 		case 1:
 			texts = append(texts, fmt.Sprintf("%s once, %s ago: %s", verb, since(now, sum.Last), by))
 		default:
 			texts = append(texts, fmt.Sprintf("%s %s times since %s, the last time %s ago: %s",
-				verb, count(sum.Times), instant(now, sum.First), since(now, sum.Last), by))
+				verb, count(sum.Denied), instant(now, sum.First), since(now, sum.Last), by))
 		}
 	}
 	return texts
@@ -84,11 +84,11 @@ func denialTexts(now time.Time, denials []adminapi.DeniedKey) (texts []string) {
 
 // addDenials adds the denials of a key that another instance counted.
 func addDenials(sum *adminapi.DeniedKey, d adminapi.DeniedKey) {
-	if sum.Times == 0 {
+	if sum.Denied == 0 {
 		*sum = d
 		return
 	}
-	sum.Denied, sum.AtLeast, sum.Times = sum.Denied+d.Denied, sum.AtLeast+d.AtLeast, sum.Times+d.Times
+	sum.Denied, sum.AtMost = sum.Denied+d.Denied, sum.AtMost+d.AtMost
 	if d.First.Before(sum.First) {
 		sum.First = d.First
 	}

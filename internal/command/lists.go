@@ -219,8 +219,8 @@ func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedK
 		if shown[part]++; shown[part] > limit {
 			continue
 		}
-		denied, byShadow := count(k.Times), ""
-		if k.AtLeast < k.Denied {
+		denied, byShadow := count(k.Denied), ""
+		if k.Denied < k.AtMost {
 			denied += " or more"
 		}
 		if k.Shadow {

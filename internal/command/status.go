@@ -177,13 +177,14 @@ func (n *zoneCounts) share(some float64) (percent float64, much bool) {
 	return percent, some >= 10 && percent >= 10
 }
 
-func isZero(requests map[string]int64) bool {
-	for _, n := range requests {
-		if n > 0 {
-			return false
-		}
-	}
-	return true
+// distinct returns zones without those of an earlier name, which have the same counts.
+func distinct(zones []adminapi.Zone) []adminapi.Zone {
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(slices.Clone(zones), func(z adminapi.Zone) bool {
+		again := seen[z.Name]
+		seen[z.Name] = true
+		return again
+	})
 }
 
 // earlier returns the requests of a zone until some seconds ago. That is the newest sample of the history that is at
@@ -207,12 +208,7 @@ func zonesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) s
 	totals, rates := make(map[string]*zoneCounts), make(map[string]*zoneCounts)
 	shadow := false
 	for _, d := range bodies {
-		counted := make(map[string]bool)
-		for _, z := range d.body.Zones {
-			if counted[z.Name] { // the entries of zones with one name have the same counts
-				continue
-			}
-			counted[z.Name] = true
+		for _, z := range distinct(d.body.Zones) {
 			if totals[z.Name] == nil {
 				zones[z.Name], totals[z.Name], rates[z.Name] = z, new(zoneCounts), new(zoneCounts)
 			}
@@ -306,12 +302,7 @@ func notes(s terminal.Style, now time.Time, bodies []decoded[statusBody], withUn
 				note("A shared budget has decided %s requests since the start, because the %s was full: raise max_keys.", count(m.Overflowed), name)
 			}
 		})
-		named := make(map[string]bool)
-		for _, z := range d.body.Zones {
-			if named[z.Name] {
-				continue
-			}
-			named[z.Name] = true
+		for _, z := range distinct(d.body.Zones) {
 			if n := z.Requests["error"]; n > 0 {
 				note("The store could not decide %s requests of zone %s since the start.", count(n), quoteName(z.Name))
 			}
@@ -324,7 +315,8 @@ func notes(s terminal.Style, now time.Time, bodies []decoded[statusBody], withUn
 			if share, much := minute.share(minute.shadowDenied); much {
 				note("Zone %s would have denied %.0f%% of its requests in the last minute (shadow mode).", quoteName(z.Name), share)
 			}
-			if withUnused && z.Requests != nil && isZero(z.Requests) && now.Sub(d.body.Status.Started) >= unusedAfter {
+			if requests := slices.Collect(maps.Values(z.Requests)); withUnused && requests != nil && slices.Max(requests) == 0 &&
+				now.Sub(d.body.Status.Started) >= unusedAfter {
 				note("Zone %s has had no request yet: check its match.", quoteName(z.Name))
 			}
 		}

@@ -74,14 +74,14 @@ func TestStatusView(t *testing.T) {
 // lately returns denials of a key that began an hour ago, and the last of which was some seconds ago.
 func lately(key adminapi.ShownKey, shadow bool, times, atLeast int64, ago time.Duration) adminapi.DeniedKey {
 	return adminapi.DeniedKey{
-		ShownKey: key, Shadow: shadow, Denied: times, AtLeast: atLeast, Times: atLeast, First: now.Add(-time.Hour), Last: now.Add(-ago),
+		ShownKey: key, Shadow: shadow, Denied: atLeast, AtMost: times, First: now.Add(-time.Hour), Last: now.Add(-ago),
 		Limit: fmt.Sprintf("gcra %d 1h", ago/time.Second),
 	}
 }
 
 func TestTopView(t *testing.T) {
 	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
-	cut := lately(adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, false, 1, 0, time.Second)
+	cut := lately(adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, false, 1, 1, time.Second)
 	lists := []decoded[[]adminapi.DeniedKey]{
 		from("a:1/api", []adminapi.DeniedKey{
 			lately(shown("customer-7"), false, 812, 812, 5*time.Second),

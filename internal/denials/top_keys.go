@@ -13,8 +13,8 @@ import (
 const (
 	// maxTopKeys is how many keys of a zone are counted, and how many of those in shadow mode.
 	maxTopKeys = 100
-	// topKeysHalfLife is how long it takes until a denial counts half as much.
-	topKeysHalfLife = time.Minute
+	// topKeysKeptFor is how long a key stays known after its last denial.
+	topKeysKeptFor = 10 * time.Minute
 )
 
 // keyHashes hashes the keys that this package remembers. Clients can make keys long, but a hash takes 16 bytes.
@@ -27,7 +27,7 @@ type TopKeys struct {
 
 // NewTopKeys returns TopKeys without denials.
 func NewTopKeys() *TopKeys {
-	newSketch := func() *topk.Sketch[keyID, evidence] { return topk.New[keyID, evidence](maxTopKeys, topKeysHalfLife) }
+	newSketch := func() *topk.Sketch[keyID, evidence] { return topk.New[keyID, evidence](maxTopKeys, topKeysKeptFor) }
 	return &TopKeys{newSketch(), newSketch()}
 }
 
@@ -43,7 +43,6 @@ type keyID struct {
 // evidence has the recent denials of a key, as far as they are known.
 type evidence struct {
 	key         keys.Shown
-	times       int64
 	first, last time.Time
 	cause       Cause // of the last one
 }
@@ -55,14 +54,14 @@ func (t *TopKeys) Add(now time.Time, secret, key string, shadow bool, c Cause) {
 		sketch = t.shadowDenied
 	}
 	sketch.Add(now, keyID{keyHashes.Sum(key), secret != ""}, func(e *evidence) {
-		if e.times == 0 {
+		if e.first.IsZero() {
 			e.key, e.first = keys.NewShown(secret, key), now
 		}
-		e.times, e.last, e.cause = e.times+1, now, c
+		e.last, e.cause = now, c
 	})
 }
 
-// List returns the keys that were denied most, the highest count first. Then come those that shadow mode did not deny.
+// List returns the keys that were denied most, these first. Then come those that shadow mode did not deny.
 func (t *TopKeys) List(now time.Time) []adminapi.DeniedKey {
 	return t.list(now, func(keyID) bool { return true })
 }
@@ -79,8 +78,8 @@ func (t *TopKeys) list(now time.Time, keep func(keyID) bool) []adminapi.DeniedKe
 		for _, c := range sketch.List(now, func(a, b evidence) int { return strings.Compare(a.key.Text, b.key.Text) }) {
 			if e := c.Label; keep(c.Key) {
 				list = append(list, adminapi.DeniedKey{
-					ShownKey: e.key.View(), Shadow: sketch == t.shadowDenied, Denied: c.Count, AtLeast: c.Count - c.Excess,
-					Times: e.times, First: adminapi.Instant(e.first), Last: adminapi.Instant(e.last), Limit: e.cause.String(),
+					ShownKey: e.key.View(), Shadow: sketch == t.shadowDenied, Denied: c.Count - c.Excess, AtMost: c.Count,
+					First: adminapi.Instant(e.first), Last: adminapi.Instant(e.last), Limit: e.cause.String(),
 				})
 			}
 		}

@@ -2,6 +2,7 @@ package denials
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,5 +22,22 @@ func TestLongDeniedKeysAreCountedApart(t *testing.T) {
 	list := denied.List(now)
 	if len(list) != 4 || !reflect.DeepEqual(list[0].ShownKey, shown) || list[0].Denied != 2 || list[1].Denied != 1 || list[3].Denied != 1 {
 		t.Errorf("%+v", list)
+	}
+}
+
+// What shadow mode would deny pushes no real denial out, however many keys there are. Evidence lasts ten minutes.
+func TestEvidenceLasts(t *testing.T) {
+	now, denied := time.Now(), NewTopKeys()
+	denied.Add(now, "", "real", false, Cause{})
+	for i := range 3 * maxTopKeys {
+		denied.Add(now, "", strconv.Itoa(i), true, Cause{})
+	}
+	for after, want := range map[time.Duration]int{0: 1, topKeysKeptFor: 1, topKeysKeptFor + 1: 0} {
+		if list := denied.Of(now.Add(after), "", "real"); len(list) != want || want == 1 && (list[0].Denied != 1 || list[0].Shadow) {
+			t.Errorf("after %v: %+v", after, list)
+		}
+	}
+	if list := denied.List(now); len(list) != 1+maxTopKeys || list[0].Shadow || !list[1].Shadow {
+		t.Errorf("%d keys, the first is %+v", len(list), list[0])
 	}
 }

@@ -97,7 +97,7 @@ func TestAdminKey(t *testing.T) {
 
 		c.Operate(t, 204, "DELETE", keyPath("k"), "")
 		v = seenKey(t, c, "k")
-		if d := v.Denials; len(d) != 1 || d[0].Times != 4 || d[0].Limit != "ban" {
+		if d := v.Denials; len(d) != 1 || d[0].Denied != 4 || d[0].Limit != "ban" {
 			t.Errorf("denials %+v", d)
 		}
 		if v.Denials = nil; !reflect.DeepEqual(v, fresh) {

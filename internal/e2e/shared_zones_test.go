@@ -126,7 +126,7 @@ zone unused {
 	for text, want := range map[string]int{
 		"a shared zone limits nothing, because no rate_limit uses it": 1,
 		`"zone":"unused"`: 1,
-		"the keys of zones are addresses, and over IPv6": 1,
+		"the key of a zone is an address, and over IPv6": 1,
 		"no placeholder of a cost is a number":           1,
 	} {
 		if got := c.Times(t, text); got != want {

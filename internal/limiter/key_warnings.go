@@ -26,10 +26,9 @@ import (
 // KeyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
 // several limiters share the zone. Only warnings about bodies are repeated, after bodyLogInterval.
 type KeyWarnings struct {
-	keyMayBeRemote    bool              // keys may be the addresses of connections
-	keyMayBeClient    bool              // keys may be client addresses, as Caddy determines them
-	ManyKeysPerClient bool              // one client has many keys
-	late              []placeholder.Use // decide on a request, but later handlers can set them
+	keyMayBeRemote bool              // keys may be the addresses of connections
+	keyMayBeClient bool              // keys may be client addresses, as Caddy determines them
+	late           []placeholder.Use // decide on a request, but later handlers can set them
 	// emptyKeys holds, for each alternative of the key, the key that comes out if all its
 	// placeholders are empty. It is nil if an alternative has no placeholder.
 	emptyKeys []string
@@ -77,7 +76,6 @@ func NewKeyWarnings(templates []keys.Template, deciding []placeholder.Use) *KeyW
 		t := &templates[i]
 		w.keyMayBeRemote = w.keyMayBeRemote || usesRemote(t)
 		w.keyMayBeClient = w.keyMayBeClient || usesClientAddress(t)
-		w.ManyKeysPerClient = w.ManyKeysPerClient || t.ManyPerClient()
 		if !plain {
 			w.emptyKeys = append(w.emptyKeys, t.Fold(caddy.NewEmptyReplacer().ReplaceAll(t.Text, "")))
 		}
@@ -93,13 +91,18 @@ func (w *KeyWarnings) keyMayBeAddress() bool { return w.keyMayBeRemote || w.keyM
 var addressField = regexp.MustCompile(`(?i)^http\.request\.header\.(.*-)?` +
 	`((client|socket)?ip(v[46])?|(viewer|external|remote)-addr(ess)?|forwarded(-for)?)$`)
 
-// ChosenByClient returns the name of the header field, cookie or value of a query that a placeholder stands for, which clients
-// write as they like. It returns "" for addresses in header fields, and for other values: those of a body name an account.
-func ChosenByClient(name string) (value string) {
-	prefixes := []string{FieldPrefix, "http.request.cookie.", "http.request.uri.query."}
-	for _, prefix := range prefixes {
-		if value, is := strings.CutPrefix(name, prefix); is && !addressField.MatchString(name) {
-			return value
+// textField matches the placeholders of values that clients write as they like. A value of the body names an account.
+var textField = regexp.MustCompile(`^http\.request\.(?:header|cookie|uri\.query)\.(.+)$`)
+
+// MadeUpValue returns the first placeholder in the key that only clients choose, or "". mayCheck says of a header field,
+// cookie or value of the query whether something may check it. Addresses in header fields have another warning.
+func (z *Zone) MadeUpValue(mayCheck func(name string) bool) string {
+	for _, t := range z.Keys {
+		names, _ := keys.Placeholders(t.Text) // checked before
+		for _, name := range names {
+			if text := textField.FindStringSubmatch(name); text != nil && !addressField.MatchString(name) && !mayCheck(text[1]) {
+				return name
+			}
 		}
 	}
 	return ""
@@ -124,6 +127,10 @@ func (z *Zone) WarnOfKeys() {
 			z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
 				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
 				zap.String("zone", z.Name), zap.String("key", text))
+		}
+		if t.ManyPerClient() {
+			z.Logger.Warn("the key of a zone is an address, and over IPv6 one client has more of them than can be counted: "+
+				"write ipv6_prefix 64, or 128 for single addresses", zap.String("zone", z.Name))
 		}
 		if len(z.Keys) == 1 && t.Plain && t.Text != "" {
 			z.Logger.Warn("key has no placeholder, so all requests share one budget: "+

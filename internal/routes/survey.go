@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,8 +18,13 @@ import (
 type Survey struct {
 	RateLimits []Placed
 	Defined    map[string]bool // the placeholders that map and vars define
-	checks     bytes.Buffer    // the JSON of what can depend on a value of a request
+	words      map[string]bool // of what can depend on a value of a request
 	checksAny  bool            // there is a handler whose effect is not known
+}
+
+// NewSurvey returns a survey of no routes yet, which adds to the defined placeholders.
+func NewSurvey(defined map[string]bool) *Survey {
+	return &Survey{Defined: defined, words: make(map[string]bool)}
 }
 
 // Placed is a rate_limit handler, with the matchers around it.
@@ -33,33 +39,31 @@ func (p Placed) Surrounds(q Placed) bool {
 	return len(p.Around) <= len(q.Around) && slices.EqualFunc(p.Around, q.Around[:len(p.Around)], same)
 }
 
-// Add adds routes, which are loaded.
-func (s *Survey) Add(routes caddyhttp.RouteList) { s.add(routes, nil) }
-
-func (s *Survey) add(routes caddyhttp.RouteList, around caddyhttp.MatcherSets) {
+// Add adds routes, which are loaded, with the matchers around them.
+func (s *Survey) Add(routes caddyhttp.RouteList, around caddyhttp.MatcherSets) {
 	for _, route := range routes {
 		around := slices.Concat(around, route.MatcherSets)
-		s.checks.Write(bytes.Join(MatcherTexts(route.MatcherSets), nil))
+		s.addWords(bytes.Join(MatcherTexts(route.MatcherSets), []byte(" ")))
 		for _, handler := range route.Handlers {
 			switch h := handler.(type) {
 			case *maphandler.Handler: // which has removed the braces
 				for _, name := range h.Destinations {
 					s.Defined[name] = true
 				}
-				s.checks.WriteString(`"` + h.Source + `"`)
+				s.addWords([]byte(h.Source))
 			case *caddyhttp.VarsMiddleware:
 				for name := range *h {
 					s.Defined["http.vars."+name] = true
 				}
 			case *caddyhttp.Subroute:
-				s.add(h.Routes, around)
+				s.Add(h.Routes, around)
 			case *caddyhttp.Invoke, *caddyhttp.StaticResponse:
 			case RateLimit:
 				s.RateLimits = append(s.RateLimits, Placed{h, around})
 			default:
 				if name := nameOf(h); name == "headers" && hasSet(h, "request") {
 					text, _ := json.Marshal(h)
-					s.checks.Write(text)
+					s.addWords(text)
 				} else if effectUnknown(name, h) {
 					s.checksAny = true
 				}
@@ -68,13 +72,19 @@ func (s *Survey) add(routes caddyhttp.RouteList, around caddyhttp.MatcherSets) {
 	}
 }
 
-// MayCheck reports whether a matcher or a handler can depend on a value that the client sends, or replace it. It is given
-// the name of the value, without the prefix of its placeholder.
+// wordForm matches the words of a text: of {http.request.header.X-Key} one is X-Key.
+var wordForm = regexp.MustCompile(`[\w-]+`)
+
+func (s *Survey) addWords(text []byte) {
+	for _, word := range wordForm.FindAll(bytes.ToLower(text), -1) {
+		s.words[string(word)] = true
+	}
+}
+
+// MayCheck reports whether a matcher or a handler can depend on a value that the client sends under a name, or replace it.
 func (s *Survey) MayCheck(name string) bool {
-	text := strings.ToLower(strings.ReplaceAll(s.checks.String(), `\"`, `"`))
-	name = strings.ToLower(name)
-	return s.checksAny || slices.ContainsFunc([]string{`"` + name + `"`, "'" + name + "'", "." + name + "}", "." + name + `"`},
-		func(mention string) bool { return strings.Contains(text, mention) })
+	words := wordForm.FindAllString(strings.ToLower(name), -1)
+	return s.checksAny || !slices.ContainsFunc(words, func(word string) bool { return !s.words[word] })
 }
 
 // MatcherTexts returns loaded matchers as JSON, without those that only look whether a header field is there.

@@ -12,19 +12,17 @@ import (
 //
 // It is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005). When all counters
 // are taken, a new key takes over the counter with the least count, and goes on from that
-// count. So a count can be too high, by at most its Excess. A key always has a counter if it makes
-// up more than 1/capacity of all occurrences. "Lately" means that all counts are halved once per
-// half-life. A key without a count stays known for ten half-lives after it occurred, unless another one needs its counter.
+// count. So a count can be too high, by at most its Excess. A key that occurs without long pauses has a counter if it makes
+// up more than 1/capacity of all occurrences. A key is forgotten some time after it occurred last.
 //
 // A label has what else is known of a key while it has a counter.
 type Sketch[Key comparable, Label any] struct {
 	capacity int
-	halfLife time.Duration
+	keptFor  time.Duration // since the last occurrence
 
-	mu          sync.Mutex
-	counters    []Counter[Key, Label]
-	indexes     map[Key]int // in counters
-	nextHalving time.Time
+	mu       sync.Mutex
+	counters []Counter[Key, Label]
+	indexes  map[Key]int // in counters
 }
 
 // Counter counts the occurrences of a key. The key occurred at least Count-Excess times, and at most
@@ -36,87 +34,65 @@ type Counter[Key comparable, Label any] struct {
 	last          time.Time
 }
 
-// keptFor is how many half-lives a key stays known after it occurred.
-const keptFor = 10
-
-// New returns an empty sketch with room for capacity keys.
-func New[Key comparable, Label any](capacity int, halfLife time.Duration) *Sketch[Key, Label] {
-	return &Sketch[Key, Label]{capacity: capacity, halfLife: halfLife}
+// New returns an empty sketch with room for capacity keys, which forgets a key after the time keptFor.
+func New[Key comparable, Label any](capacity int, keptFor time.Duration) *Sketch[Key, Label] {
+	return &Sketch[Key, Label]{capacity: capacity, keptFor: keptFor, indexes: make(map[Key]int)}
 }
 
 // Add counts an occurrence of a key, and calls update with its label, which is zero if the key had no counter.
 func (s *Sketch[Key, Label]) Add(now time.Time, key Key, update func(*Label)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.halveLocked(now)
 	i, found := s.indexes[key]
 	if !found {
-		i = s.insertLocked(key)
+		i = s.insertLocked(now, key)
 	}
 	c := &s.counters[i]
+	if found && s.countOf(now, c) == 0 {
+		*c = Counter[Key, Label]{Key: key}
+	}
 	c.Count, c.last = c.Count+1, now
 	update(&c.Label)
 }
 
+// countOf returns the count of a counter, which is 0 if its key is forgotten.
+func (s *Sketch[Key, Label]) countOf(now time.Time, c *Counter[Key, Label]) int64 {
+	if now.Sub(c.last) > s.keptFor {
+		return 0
+	}
+	return c.Count
+}
+
 // insertLocked gives a new key a counter, and returns its index.
-func (s *Sketch[Key, Label]) insertLocked(key Key) int {
+func (s *Sketch[Key, Label]) insertLocked(now time.Time, key Key) int {
 	i := len(s.counters)
 	if i < s.capacity {
 		s.counters = append(s.counters, Counter[Key, Label]{Key: key})
 	} else {
 		i = 0
 		for j := range s.counters {
-			if s.counters[j].Count < s.counters[i].Count {
+			if s.countOf(now, &s.counters[j]) < s.countOf(now, &s.counters[i]) {
 				i = j
 			}
 		}
 		least := &s.counters[i]
 		delete(s.indexes, least.Key)
-		*least = Counter[Key, Label]{Key: key, Count: least.Count, Excess: least.Count}
-	}
-	if s.indexes == nil {
-		s.indexes = make(map[Key]int, s.capacity)
+		count := s.countOf(now, least)
+		*least = Counter[Key, Label]{Key: key, Count: count, Excess: count}
 	}
 	s.indexes[key] = i
 	return i
 }
 
-// halveLocked halves the counts once for each half-life that has passed, and drops counters of 0 whose key is no longer
-// known.
-func (s *Sketch[Key, Label]) halveLocked(now time.Time) {
-	if now.Before(s.nextHalving) {
-		return
-	}
-	if halvings := 1 + now.Sub(s.nextHalving)/s.halfLife; len(s.counters) > 0 {
-		for range min(halvings, 63) { // then any count is 0
-			for i := range s.counters {
-				c := &s.counters[i]
-				c.Count, c.Excess = c.Count/2, min((c.Excess+1)/2, c.Count/2)
-			}
-		}
-		s.counters = slices.DeleteFunc(s.counters, func(c Counter[Key, Label]) bool {
-			return c.Count == 0 && now.Sub(c.last) > keptFor*s.halfLife
-		})
-		clear(s.indexes)
-		for i, c := range s.counters {
-			s.indexes[c.Key] = i
-		}
-	}
-	s.nextHalving = now.Add(s.halfLife)
-}
-
-// List returns the counters, the highest count first. Counters with the same count are in the
-// order of their labels.
+// List returns the counters of the keys that are not forgotten, first the keys that occurred most often for certain.
+// Those that occurred as often are in the order of their labels.
 func (s *Sketch[Key, Label]) List(now time.Time, compareLabels func(a, b Label) int) []Counter[Key, Label] {
 	s.mu.Lock()
-	s.halveLocked(now)
 	list := slices.Clone(s.counters)
 	s.mu.Unlock()
+	list = slices.DeleteFunc(list, func(c Counter[Key, Label]) bool { return s.countOf(now, &c) == 0 })
 	slices.SortFunc(list, func(a, b Counter[Key, Label]) int {
-		if a.Count != b.Count {
-			return cmp.Compare(b.Count, a.Count)
-		}
-		return compareLabels(a.Label, b.Label)
+		return cmp.Or(cmp.Compare(b.Count-b.Excess, a.Count-a.Excess), compareLabels(a.Label, b.Label))
 	})
 	return list
 }

@@ -60,7 +60,7 @@ const zonePath = (zone, rest) => `zones/${encodeURIComponent(zone).replace(/^\.{
 // addDenials adds up the denials of a key that two instances have counted.
 function addDenials(a, b) {
 	const later = new Date(a.last) < new Date(b.last) ? b : a;
-	return { ...a, denied: a.denied + b.denied, at_least: a.at_least + b.at_least, times: a.times + b.times,
+	return { ...a, denied: a.denied + b.denied, at_most: a.at_most + b.at_most,
 		first: new Date(a.first) < new Date(b.first) ? a.first : b.first, last: later.last, limit: later.limit };
 }
 
@@ -68,8 +68,8 @@ function addDenials(a, b) {
 function latelyLines(denials, ...whose) {
 	return [false, true].map((shadow) => denials.filter((d) => Boolean(d.shadow) === shadow)).filter((list) => list.length > 0).map((list) => {
 		const d = list.reduce(addDenials);
-		const times = d.times === 1 ? `once, ${since(d.last)} ago` : `${integer.format(d.times)} times since ${formatInstant(new Date(d.first))}, the last time ${since(d.last)} ago`;
-		return element('p', { class: 'lately' }, 'Lately', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'}${d.at_least < d.denied ? ' at least' : ''} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
+		const times = d.denied === 1 ? `once, ${since(d.last)} ago` : `${integer.format(d.denied)} times since ${formatInstant(new Date(d.first))}, the last time ${since(d.last)} ago`;
+		return element('p', { class: 'lately' }, 'Lately', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'}${d.denied < d.at_most ? ' at least' : ''} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
 	});
 }
 

@@ -293,9 +293,9 @@ class KeyList {
 				if (item.denied !== undefined) Object.assign(known, addDenials(known, item));
 				if (new Date(item.until) > new Date(known.until)) known.until = item.until;
 				const place = known.places.find(([name]) => name === item.place);
-				if (place) place[1] += item.times;
-				else known.places.push([item.place, item.times]);
-			} else merged.set(id, { ...item, id, places: [[item.place, item.times]] });
+				if (place) place[1] += item.denied;
+				else known.places.push([item.place, item.denied]);
+			} else merged.set(id, { ...item, id, places: [[item.place, item.denied]] });
 		}
 		return [...merged.values()].sort(this.order || (() => 0)).slice(0, this.most);
 	}
@@ -345,7 +345,7 @@ const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.ro
 const deniedKeys = {
 	eachInstance: true, isNumber: true,
 	order: (a, b) => Boolean(a.shadow) - Boolean(b.shadow) || b.denied - a.denied,
-	cell: (k) => [element('span', { title: `since ${formatInstant(new Date(k.first))}` }, `${integer.format(k.times)}${k.at_least < k.denied ? ' or more' : ''}`)],
+	cell: (k) => [element('span', { title: `since ${formatInstant(new Date(k.first))}` }, `${integer.format(k.denied)}${k.denied < k.at_most ? ' or more' : ''}`)],
 	evidence: (k) => [element('code', {}, k.limit), ` · last ${since(k.last)} ago`],
 	none: () => 'No key was denied lately.',
 };

@@ -74,7 +74,7 @@ func TestRealScreenshots(t *testing.T) {
 	a, b := startCaddy(t, site), startCaddy(t, site)
 	address := serve(t, a.admin, b.admin)
 	views := []view{{width: 1280, height: 1000}, {width: 1280, height: 1000, dark: true}, {width: 390, height: 844, phone: true}}
-	heights := []int{1390, 2520, 1980}
+	heights := []int{1352, 2640, 1980}
 	var pages []*page
 	for _, v := range views {
 		pages = append(pages, open(t, address, v))

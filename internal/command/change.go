@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -208,12 +209,20 @@ func isUnused(key adminapi.Key) bool {
 	return limited && key.Override == nil // which hides the charges
 }
 
-// limitText returns a limit with its plan.
-func limitText(l adminapi.Limit) string {
-	if l.Plan == nil {
-		return printable(l.Limit)
+// limitText returns one of the limits with all plans that have it, and whether it is the first that says so: plans with the
+// same limit have the same budget.
+func limitText(limits []adminapi.Limit, i int) (text string, isFirst bool) {
+	var plans []string
+	for _, other := range limits {
+		if other.Limit == limits[i].Limit && other.Plan != nil && !slices.Contains(plans, planText(*other.Plan)) {
+			plans = append(plans, planText(*other.Plan))
+		}
 	}
-	return printable(l.Limit) + " (" + planText(*l.Plan) + ")"
+	text = printable(limits[i].Limit)
+	if limits[i].Plan == nil {
+		return text, true
+	}
+	return text + " (" + strings.Join(plans, ", ") + ")", plans[0] == planText(*limits[i].Plan)
 }
 
 // planText returns a plan by its value.

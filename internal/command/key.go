@@ -123,17 +123,14 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 		}
 		b.WriteString(origin + ": " + overrideText(now, *o) + "\n")
 	}
-	alternatives := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return b.Alternative != "" })
-	anyLimit := func(is func(adminapi.Limit) bool) bool {
-		return slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return slices.ContainsFunc(b.Limits, is) })
-	}
-	hasUsed := anyLimit(func(l adminapi.Limit) bool { return l.Used != nil })
-	hasReserved := anyLimit(func(l adminapi.Limit) bool { return l.Reserved > 0 })
-	t := terminal.NewTable("LIMIT", titleIf(hasUsed, ">USED"), titleIf(hasReserved, ">RESERVED"), ">REMAINING", ">FREES IN", ">FULL IN",
-		titleIf(alternatives, "ALTERNATIVE OF KEY"))
+	t := terminal.NewTable("LIMIT", "?>USED", "?>RESERVED", ">REMAINING", ">FREES IN", ">FULL IN", "?ALTERNATIVE OF KEY")
 	for _, budgets := range key.Budgets {
 		alternative := alternativeText(budgets.Alternative)
-		for _, l := range budgets.Limits {
+		for i, l := range budgets.Limits {
+			text, isFirst := limitText(budgets.Limits, i)
+			if !isFirst {
+				continue
+			}
 			used, reserved, full := "", "", ""
 			if l.Used != nil {
 				used = count(*l.Used)
@@ -144,7 +141,7 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 			if l.ResetAfter > 0 {
 				full = span(l.ResetAfter)
 			}
-			t.Add(limitText(l), used, reserved, colorIf(l.Remaining == 0, count(l.Remaining), terminal.Red), freesIn(l), full, alternative)
+			t.Add(text, used, reserved, colorIf(l.Remaining == 0, count(l.Remaining), terminal.Red), freesIn(l), full, alternative)
 		}
 		if c := budgets.Concurrency; c != nil {
 			free := max(c.Limit-c.InUse, 0)

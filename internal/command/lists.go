@@ -111,7 +111,10 @@ func getPages(name string) func(t target, limit int) (json.RawMessage, error) {
 
 // instanceTitle returns the title of a column for the instances, if there are several.
 func instanceTitle[T any](bodies []decoded[T]) string {
-	return titleIf(slices.ContainsFunc(bodies, func(d decoded[T]) bool { return d.from != bodies[0].from }), "INSTANCE")
+	if slices.ContainsFunc(bodies, func(d decoded[T]) bool { return d.from != bodies[0].from }) {
+		return "INSTANCE"
+	}
+	return ""
 }
 
 // moreIn returns a hint for a list that --limit has cut.
@@ -123,10 +126,7 @@ func moreIn(zone, next string) string {
 }
 
 func bansView(s terminal.Style, now time.Time, lists []decoded[adminapi.BanList], _ int) string {
-	alternatives := slices.ContainsFunc(lists, func(d decoded[adminapi.BanList]) bool {
-		return slices.ContainsFunc(d.body.Bans, func(b adminapi.ListedBan) bool { return b.Alternative != "" })
-	})
-	t := terminal.NewTable(instanceTitle(lists), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, "ALTERNATIVE OF KEY"), "KEY")
+	t := terminal.NewTable(instanceTitle(lists), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", "?ALTERNATIVE OF KEY", "KEY")
 	more := ""
 	for _, d := range lists {
 		for _, b := range d.body.Bans {
@@ -173,10 +173,9 @@ func topCommand() *cobra.Command {
 		Short: "Shows the keys that were denied most lately",
 		Long: `
 Shows the keys that the instances denied most lately, of one zone or of all: how
-often since when, and by which limit. The later a denial, the more it counts for
-the order. '5 or more' means that earlier denials of the key may be unknown. The
-counts of several instances are added up. What zones in shadow mode would have
-denied is in a separate column.`,
+often since when, and by which limit. '5 or more' means that earlier denials of
+the key may be unknown. The counts of several instances are added up. What zones
+in shadow mode would have denied is in a separate column.`,
 		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
@@ -192,7 +191,6 @@ func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedK
 		adminapi.DeniedKey
 	}
 	sums := make(map[[2]string]*deniedKey)
-	anyShadow := false
 	for _, d := range lists {
 		for n, k := range d.body {
 			kind := "denied"
@@ -207,10 +205,9 @@ func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedK
 				sums[id] = &deniedKey{zone: d.zone, key: shownKey(k.ShownKey), kind: kind}
 			}
 			addDenials(&sums[id].DeniedKey, k)
-			anyShadow = anyShadow || k.Shadow
 		}
 	}
-	t := terminal.NewTable("ZONE", ">DENIED", titleIf(anyShadow, ">SHADOW DENIED"), "SINCE", ">LAST", "LIMIT", "KEY")
+	t := terminal.NewTable("ZONE", ">DENIED", "?>SHADOW DENIED", "SINCE", ">LAST", "LIMIT", "KEY")
 	shown := make(map[[2]string]int)
 	for _, k := range slices.SortedFunc(maps.Values(sums), func(a, b *deniedKey) int {
 		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(a.kind, b.kind), cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.key, b.key))

@@ -111,7 +111,7 @@ func statusView(s terminal.Style, now time.Time, bodies []decoded[statusBody]) s
 const almostFull = 0.9
 
 func storesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
-	t := terminal.NewTable(titleIf(len(bodies) > 1, "INSTANCE"), "STORE", "STATE", ">FOR", ">KEYS", ">MAX KEYS", ">QUEUED", ">CONNECTIONS")
+	t := terminal.NewTable(instanceTitle(bodies), "STORE", "STATE", ">FOR", ">KEYS", ">MAX KEYS", ">QUEUED", ">CONNECTIONS")
 	for _, d := range bodies {
 		from := string(d.from)
 		memories(d.body.Status, func(name, _ string, m *adminapi.Memory) {
@@ -134,14 +134,6 @@ func storesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) 
 		}
 	}
 	return t.Text(s)
-}
-
-// titleIf returns a title for newTable, if the column is needed.
-func titleIf(needed bool, title string) string {
-	if needed {
-		return title
-	}
-	return ""
 }
 
 // zoneCounts are the requests of a zone.
@@ -206,7 +198,6 @@ func (b statusBody) earlier(now time.Time, zone string, least float64) (counts z
 func zonesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) string {
 	zones := make(map[string]adminapi.Zone) // as the first instance has them
 	totals, rates := make(map[string]*zoneCounts), make(map[string]*zoneCounts)
-	shadow := false
 	for _, d := range bodies {
 		for _, z := range distinct(d.body.Zones) {
 			if totals[z.Name] == nil {
@@ -217,10 +208,9 @@ func zonesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) s
 			totals[z.Name].add(counts, 1)
 			rates[z.Name].add(counts, 1/ago)
 			rates[z.Name].add(earlier, -1/ago)
-			shadow = shadow || counts.shadowDenied > 0
 		}
 	}
-	t := terminal.NewTable("ZONE", "LIMITS", ">ALLOWED/S", ">DENIED/S", ">ALLOWED", ">DENIED", titleIf(shadow, ">SHADOW DENIED"))
+	t := terminal.NewTable("ZONE", "LIMITS", ">ALLOWED/S", ">DENIED/S", ">ALLOWED", ">DENIED", "?>SHADOW DENIED")
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		z, total, rated := zones[name], totals[name], rates[name]
 		shadowDenied := ""

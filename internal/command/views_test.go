@@ -129,6 +129,8 @@ func TestKeyView(t *testing.T) {
 		Limits: []adminapi.Limit{
 			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
 			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
+			{Limit: "gcra 9 1h", Plan: ptr("pro"), Remaining: 9, RetryAfter: ptr(0.0)},
+			{Limit: "gcra 50 1h", Plan: ptr(""), Remaining: 50, RetryAfter: ptr(0.0)}, // the same budget
 			{Limit: "calendar 100000 month", Used: ptr(int64(104242)), RetryAfter: ptr(3600.0), ResetAfter: 3600},
 		},
 		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},

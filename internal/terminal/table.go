@@ -2,7 +2,10 @@
 // control the terminal. It never decides what is written.
 package terminal
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Style adds colors, if the output has any.
 type Style struct{ Colored bool }
@@ -34,7 +37,8 @@ type Table struct {
 	rows   [][]Cell
 }
 
-// NewTable returns a table with these titles. A column with an empty title is left out, with its cells.
+// NewTable returns a table with these titles. A column with an empty title is left out, and one with a title that begins
+// with ?, if all its cells are empty.
 func NewTable(titles ...string) *Table { return &Table{titles: titles} }
 
 // Add adds a row. A cell is a text, or a [Cell].
@@ -55,11 +59,15 @@ func (t *Table) Text(s Style) string {
 	if len(t.rows) == 0 {
 		return ""
 	}
-	header := make([]Cell, len(t.titles))
+	header, titles := make([]Cell, len(t.titles)), make([]string, len(t.titles))
 	widths := make([]int, len(t.titles))
 	last := 0
 	for i, title := range t.titles {
-		if title != "" {
+		title, optional := strings.CutPrefix(title, "?")
+		if optional && !slices.ContainsFunc(t.rows, func(row []Cell) bool { return row[i].Text != "" }) {
+			title = ""
+		}
+		if titles[i] = title; title != "" {
 			last = i
 		}
 		header[i] = Cell{strings.TrimPrefix(title, ">"), Faint}
@@ -70,7 +78,7 @@ func (t *Table) Text(s Style) string {
 	var b strings.Builder
 	for _, row := range append([][]Cell{header}, t.rows...) {
 		line, gap := "", ""
-		for i, title := range t.titles {
+		for i, title := range titles {
 			if title == "" {
 				continue
 			}

@@ -104,11 +104,13 @@ func TestSketchForgets(t *testing.T) {
 	count("b", 2)
 	count("a", 2)
 	want("a 2, b 2")
-	for i := range capacity { // the first ones take the counters of forgotten keys
+	for i := range capacity - 2 { // the last ones take the counters of forgotten keys
 		count(fmt.Sprint(i), 3)
 	}
-	if c := list(s, now)[0]; c.Excess != 0 || c.Count != 3 {
-		t.Errorf("%+v took over the count of a forgotten key", c)
+	for _, c := range list(s, now) {
+		if c.Excess != 0 {
+			t.Errorf("%+v took over the count of a forgotten key", c)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ func init() {
 //	GET           /rate_limit/history                           the counts of the last three minutes
 //	GET           /rate_limit/zones                             all zones
 //	GET           /rate_limit/zones/<zone>                      one zone
-//	GET           /rate_limit/zones/<zone>/top                  the keys that were denied most lately
+//	GET           /rate_limit/zones/<zone>/top                  the keys denied most often in recent minutes
 //	GET           /rate_limit/zones/<zone>/bans                 the bans in force
 //	GET           /rate_limit/zones/<zone>/overrides            the overrides
 //	GET, DELETE   /rate_limit/zones/<zone>/keys?key=<key>       inspect a key, or reset it

@@ -49,7 +49,7 @@ type Options struct {
 	// - "off": none of them.
 	//
 	// Several can be combined, but only one of the three with X-RateLimit fields. "off" stands
-	// alone. With any value, a denial has Retry-After, unless no wait helps.
+	// alone. With any value, a denial has Retry-After, unless waiting won't help.
 	Headers []string `json:"headers,omitempty"`
 
 	// Explain each denial in its body, as application/problem+json (RFC 9457). If error routes

@@ -43,7 +43,7 @@ func init() {
 // `{http.rate_limit.<zone>.limit}` | How many events can be taken at once from the zone's limit that is nearest to exhaustion
 // `{http.rate_limit.<zone>.remaining}` | How many events of cost 1 could be taken now
 // `{http.rate_limit.<zone>.reset}` | Seconds until the budget is fully restored, rounded up
-// `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is allowed or no wait helps
+// `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is, or waiting won't help
 // `{http.rate_limit.<zone>.allowed}` | true if the zone had room, otherwise false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
 // `{http.rate_limit.<zone>.banned}` | true if the key is banned, also if the ban began with this request; otherwise false
@@ -56,7 +56,7 @@ func init() {
 // `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did
 // `{http.rate_limit.exceeded.limit}` | The burst, or else the events, of the limit that denied; for concurrency, the slots; empty for a ban
 // `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
-// `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
+// `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if waiting won't help
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, reserved, or ban; ban also if the ban began with this request
 // `{http.rate_limit.exceeded.id}` | The denial ID, for operators; empty while more than 1000 keys are denied in a second
 //

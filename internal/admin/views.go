@@ -104,7 +104,7 @@ func (a *OperatorRequest) showHistory() (any, error) {
 	return v, nil
 }
 
-// listDeniedKeys returns the keys of a zone that this instance denied most lately.
+// listDeniedKeys returns the keys of a zone that this instance denied most often in recent minutes.
 func (a *OperatorRequest) listDeniedKeys() (any, error) {
 	return a.zones[0].DeniedKeys.List(time.Now()), nil
 }

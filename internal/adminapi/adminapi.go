@@ -70,7 +70,7 @@ type Plan struct {
 type Key struct {
 	Zone     string      `json:"zone"`
 	Key      string      `json:"key"`               // percent-encoded
-	Denials  []DeniedKey `json:"denials,omitempty"` // lately, by this instance; those in shadow mode are apart
+	Denials  []DeniedKey `json:"denials,omitempty"` // recently, by this instance; those in shadow mode are apart
 	Store    string      `json:"store,omitempty"`   // local: Redis fails, and these are the local budgets
 	Override *Override   `json:"override,omitempty"`
 	Budgets  []Budgets   `json:"budgets"`
@@ -216,7 +216,7 @@ type Decision struct {
 	Zone       string   `json:"zone"`
 	Reason     string   `json:"reason"` // limit, reserved, concurrency, ban, body, or store
 	Limit      string   `json:"limit,omitempty"`
-	RetryAfter *float64 `json:"retry_after_seconds"` // null if no wait helps
+	RetryAfter *float64 `json:"retry_after_seconds"` // null if waiting won't help
 }
 
 // ExplainedHandler is a rate_limit handler that the request meets.

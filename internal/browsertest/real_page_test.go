@@ -182,14 +182,14 @@ func TestRealDryRuns(t *testing.T) {
 	p.click("[data-zone=orders] .zone-name")
 	p.wait("/^alice would be denied token_bucket 2 1h · last /.test(document.getElementById('top-rows').innerText.replace(/\\s+/g, ' '))")
 	p.click("#all-denied-rows tr .key-button")
-	p.wait("document.querySelector('#key-content .lately').textContent.startsWith('Lately: denied 8 times since ')")
+	p.wait("document.querySelector('#key-content .recently').textContent.startsWith('Recently: denied 8 times since ')")
 	p.click("#key-dialog .close")
 	p.fill("#explain-url", "http://"+b.site+"/login")
 	evaluate[bool](p, `($('explain-where').value = 1, $('explain-headers').value = 'X-Api-Key: alice', true)`)
 	p.click("#explain-send")
-	p.wait("/^Lately, key alice of zone login: denied 8 times .*would have been denied .*Now: Denied/.test($('explanation').textContent)")
+	p.wait("/^Recently, key alice of zone login: denied 8 times .*would have been denied .*Now: Denied/.test($('explanation').textContent)")
 	denials := `{ handlers: [{ zones: [{ zone: 'z', key: { key: 'k' }, denials: [{ denied: 2, at_most: 2, first: 0, last: 0, limit: 'gcra 5 1m' }] }] }] }`
-	p.wait("latelyOf([%[1]s, %[1]s])[0].textContent.startsWith('Lately, key k of zone z: denied 4 times ')", denials)
+	p.wait("recentlyOf([%[1]s, %[1]s])[0].textContent.startsWith('Recently, key k of zone z: denied 4 times ')", denials)
 	p.wait("document.getElementById('now').innerText.includes('Local budgets decide.')")
 	p.wait("!document.querySelector('main').innerText.includes(instances[0].status.redis[0].error.split(' ').pop())") // its last word
 	none(p, "too little contrast", contrastScript)

@@ -115,7 +115,7 @@ func (c *call) explain(r adminapi.ExplainedRequest) error {
 	return err
 }
 
-// explanationView shows an explanation: first how often the keys of the request were denied lately, and then how it would
+// explanationView shows an explanation: first how often the keys of the request were denied recently, and then how it would
 // be decided now.
 func explanationView(s terminal.Style, now time.Time, e adminapi.Explanation) string {
 	var b strings.Builder
@@ -123,7 +123,7 @@ func explanationView(s terminal.Style, now time.Time, e adminapi.Explanation) st
 	for _, h := range e.Handlers {
 		for _, z := range h.Zones {
 			for _, text := range denialTexts(now, z.Denials) {
-				line := fmt.Sprintf("Lately, key %s of zone %s: %s\n", shownKey(*z.Key), quoteName(z.Zone), text)
+				line := fmt.Sprintf("Recently, key %s of zone %s: %s\n", shownKey(*z.Key), quoteName(z.Zone), text)
 				if !strings.Contains(b.String(), line) { // two handlers can have the zone
 					b.WriteString(line)
 				}
@@ -171,7 +171,7 @@ func decisionText(verdict string, d *adminapi.Decision) string {
 	text := " by zone " + quoteName(d.Zone) + ": " + printable(cmp.Or(d.Limit, d.Reason))
 	switch {
 	case d.RetryAfter == nil && verdict == "denied":
-		text += ", and no wait helps"
+		text += ", and waiting won't help"
 	case d.RetryAfter == nil:
 	case verdict == "delayed":
 		text += ", for " + span(*d.RetryAfter)

@@ -22,7 +22,7 @@ Shows the limits of a key with what remains, its override, its requests in
 flight, and its ban. Use it if you know the key from a log or from 'top', and
 'explain' if you know the request. A key that never came has full budgets.
 Instances that share a Redis have the same budgets, so only those of one of them
-are shown. How often the key was denied lately is added up over all instances.`,
+are shown. How often the key was denied recently is added up over all instances.`,
 		Examples: `
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9
@@ -97,7 +97,7 @@ func addDenials(sum *adminapi.DeniedKey, d adminapi.DeniedKey) {
 	}
 }
 
-// keyView shows a key: first how often it was denied lately, then its ban and its override, because they decide before the
+// keyView shows a key: first how often it was denied recently, then its ban and its override, because they decide before the
 // limits. ended, if not empty, says what a command has ended.
 func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) string {
 	var b strings.Builder
@@ -110,7 +110,7 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 	}
 	b.WriteString("\n")
 	for _, text := range denialTexts(now, key.Denials) {
-		b.WriteString("Lately: " + text + "\n")
+		b.WriteString("Recently: " + text + "\n")
 	}
 	if ends := banEnds(key); ends > 0 {
 		until := now.Add(time.Duration(ends * float64(time.Second)))

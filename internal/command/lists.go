@@ -170,12 +170,12 @@ func topCommand() *cobra.Command {
 	getTop := func(t target, _ int) (json.RawMessage, error) { return t.get("zones", t.zone, "top") }
 	return listCommand(Manual{
 		Use:   "top [zone]",
-		Short: "Shows the keys that were denied most lately",
+		Short: "Shows the keys denied most often in recent minutes",
 		Long: `
-Shows the keys that the instances denied most lately, of one zone or of all: how
-often since when, and by which limit. '5 or more' means that earlier denials of
-the key may be unknown. The counts of several instances are added up. What zones
-in shadow mode would have denied is in a separate column.`,
+Shows the keys that the instances denied most often in recent minutes, of one
+zone or of all: how often since when, and by which limit. '5 or more' means that
+earlier denials of the key may be unknown. The counts of several instances are
+added up. What zones in shadow mode would have denied is in a separate column.`,
 		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
@@ -225,5 +225,5 @@ func topView(s terminal.Style, now time.Time, lists []decoded[[]adminapi.DeniedK
 		}
 		t.Add(quoteName(k.zone), denied, byShadow, instant(now, k.First), since(now, k.Last)+" ago", printable(k.Limit), k.key)
 	}
-	return cmp.Or(t.Text(s), "No key was denied lately.\n")
+	return cmp.Or(t.Text(s), "No key was denied recently.\n")
 }

@@ -71,8 +71,8 @@ func TestStatusView(t *testing.T) {
 	goldentest.Want(t, "testdata/status_check.txt", notes(terminal.Style{}, now, checked, true))
 }
 
-// lately returns denials of a key that began an hour ago, and the last of which was some seconds ago.
-func lately(key adminapi.ShownKey, shadow bool, times, atLeast int64, ago time.Duration) adminapi.DeniedKey {
+// recently returns denials of a key that began an hour ago, and the last of which was some seconds ago.
+func recently(key adminapi.ShownKey, shadow bool, times, atLeast int64, ago time.Duration) adminapi.DeniedKey {
 	return adminapi.DeniedKey{
 		ShownKey: key, Shadow: shadow, Denied: atLeast, AtMost: times, First: now.Add(-time.Hour), Last: now.Add(-ago),
 		Limit: fmt.Sprintf("gcra %d 1h", ago/time.Second),
@@ -81,16 +81,16 @@ func lately(key adminapi.ShownKey, shadow bool, times, atLeast int64, ago time.D
 
 func TestTopView(t *testing.T) {
 	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
-	cut := lately(adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, false, 1, 1, time.Second)
+	cut := recently(adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, false, 1, 1, time.Second)
 	lists := []decoded[[]adminapi.DeniedKey]{
 		from("a:1/api", []adminapi.DeniedKey{
-			lately(shown("customer-7"), false, 812, 812, 5*time.Second),
-			lately(shown("customer-7"), true, 900, 900, 6*time.Second),
-			lately(shown("a%0Ab"), false, 7, 5, 7*time.Second),
+			recently(shown("customer-7"), false, 812, 812, 5*time.Second),
+			recently(shown("customer-7"), true, 900, 900, 6*time.Second),
+			recently(shown("a%0Ab"), false, 7, 5, 7*time.Second),
 			cut, cut, // these may be different keys
 		}),
-		from("b:1/api", []adminapi.DeniedKey{lately(shown("customer-7"), false, 1000, 1000, 3*time.Second), cut}),
-		from("a:1/login", []adminapi.DeniedKey{lately(adminapi.ShownKey{HashedKey: "abc"}, false, 1, 1, time.Second)}),
+		from("b:1/api", []adminapi.DeniedKey{recently(shown("customer-7"), false, 1000, 1000, 3*time.Second), cut}),
+		from("a:1/login", []adminapi.DeniedKey{recently(adminapi.ShownKey{HashedKey: "abc"}, false, 1, 1, time.Second)}),
 	}
 	goldentest.Want(t, "testdata/top.txt", topView(terminal.Style{}, now, lists, 10))
 	goldentest.Want(t, "testdata/top_limit.txt", topView(terminal.Style{}, now, lists, 1))
@@ -123,7 +123,7 @@ func TestListViews(t *testing.T) {
 func TestKeyView(t *testing.T) {
 	key := adminapi.ShownKey{Key: ptr("a%20b")}
 	denials := []adminapi.DeniedKey{
-		lately(key, false, 44, 44, 3*time.Second), lately(key, true, 1, 1, time.Minute), lately(key, false, 9, 9, 2*time.Second),
+		recently(key, false, 44, 44, 3*time.Second), recently(key, true, 1, 1, time.Minute), recently(key, false, 9, 9, 2*time.Second),
 	}
 	goldentest.Want(t, "testdata/key.txt", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Denials: denials, Budgets: []adminapi.Budgets{{
 		Limits: []adminapi.Limit{
@@ -182,7 +182,7 @@ func TestExplanationView(t *testing.T) {
 			{Server: "srv0", Reached: true, Zones: []adminapi.ExplainedZone{
 				{
 					Zone: "api", Applies: "yes", Key: &key, Cost: 1, Verdict: "denied", Plan: ptr("free"),
-					Denials: []adminapi.DeniedKey{lately(key, false, 44, 44, 3*time.Second)},
+					Denials: []adminapi.DeniedKey{recently(key, false, 44, 44, 3*time.Second)},
 					Limits: []adminapi.Limit{
 						{Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0), ResetAfter: 3600},
 						{Limit: "fixed_window 10000 24h", Remaining: 9997, RetryAfter: ptr(0.0), ResetAfter: 80000},

@@ -149,7 +149,7 @@ func (d *Denial) report(events *Events) {
 	}
 }
 
-// waitTime returns the retry after of a denial, or the duration of a ban; 0 if no wait helps.
+// waitTime returns the retry after of a denial, or the duration of a ban; 0 if waiting won't help.
 func (d *Denial) waitTime() time.Duration {
 	if d.Wait == algorithms.Forever {
 		return 0
@@ -160,8 +160,8 @@ func (d *Denial) waitTime() time.Duration {
 // until returns when a ban, or the period of a share, ends: in whole seconds, rounded down.
 func (d *Denial) until() string { return d.at.Add(d.waitTime()).UTC().Format(time.RFC3339) }
 
-// reportShare logs that a share of a limit is used, and emits the event. The event has the key if the log has it, because
-// somebody is to be told who it is.
+// reportShare logs that a key has used a share of its limit, and emits the event. The event has the key if the log has
+// it, because somebody is to be told who it is.
 func (d *Denial) reportShare(events *Events) {
 	fields := []zap.Field{
 		zap.String("zone", d.Zone), zap.Int64("percent", d.Percent), zap.Stringer("limit", d.Limit), zap.String("until", d.until()),
@@ -172,7 +172,7 @@ func (d *Denial) reportShare(events *Events) {
 	} else if d.Source.LogsKeys {
 		fields = append(fields, zap.String("key", d.Key))
 	}
-	if c := d.Source.Logger.Check(zap.InfoLevel, "a share of a limit is used"); c != nil {
+	if c := d.Source.Logger.Check(zap.InfoLevel, "a key has used a share of its limit"); c != nil {
 		c.Write(fields...)
 	}
 	events.addFields(eventThreshold, fields)

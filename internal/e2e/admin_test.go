@@ -296,7 +296,7 @@ func TestAdminRedisAway(t *testing.T) {
 	g.wait(t, 1)
 	caddytest.Eventually(t, "Redis fails", func() bool {
 		c.Get(t, "/?key=another")
-		return strings.Contains(c.Logged(), "Redis fails")
+		return strings.Contains(c.Logged(), "Redis is failing")
 	})
 	v := seenKey(t, c, "k")
 	wantRemaining(t, v, "fixed_window 4 1h: 3")

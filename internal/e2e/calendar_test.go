@@ -71,7 +71,7 @@ func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
 		c.Get(t, "/", "X-Key", "c").Want(t, 200)
 		caddytest.WaitForMetric(t, c, "caddy_rate_limit_clock_steps_total 1")
 		c.WaitForLog(t, "the clock of Redis stepped back")
-		if strings.Contains(c.Logged(), "a Redis fails") {
+		if strings.Contains(c.Logged(), "Redis is failing") {
 			t.Error("the turn of a month, or a step of the clock, is an outage")
 		}
 	}

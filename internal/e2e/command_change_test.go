@@ -33,7 +33,7 @@ func testCommandChanges(t *testing.T, use string) {
 	}
 	felt("k", 429)
 	both := one.RateLimit(t, "key", "api", "k", "--address", one.Admin, "--address", other.Admin) // each has denied it, one once
-	both.Succeeds(t, "Zone api, key k\nLately: denied 2 times since ", ": token_bucket 2 1h\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
+	both.Succeeds(t, "Zone api, key k\nRecently: denied 2 times since ", ": token_bucket 2 1h\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
 		"token_bucket 2 1h          0  ")
 	if n := strings.Count(both.Out, "LIMIT"); n != 1 {
 		t.Errorf("the budgets are shown %d times: %s", n, both.Out)

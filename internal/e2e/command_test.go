@@ -155,7 +155,7 @@ func TestCommandExplain(t *testing.T) {
 		}
 		other := "http://" + c.Site + "/"
 		r := c.RateLimit(t, "explain", other, "-H", "Key: k").Fails(t, 3)
-		if !strings.HasPrefix(r.Out, "Lately, key k of zone api: denied once, ") || !strings.Contains(r.Out, "\nNow: denied by zone api: token_bucket 2 1h, again in ") || !strings.Contains(r.Out, "Not limited by: login (no match)\n") || r.Err != "" {
+		if !strings.HasPrefix(r.Out, "Recently, key k of zone api: denied once, ") || !strings.Contains(r.Out, "\nNow: denied by zone api: token_bucket 2 1h, again in ") || !strings.Contains(r.Out, "Not limited by: login (no match)\n") || r.Err != "" {
 			t.Errorf("it prints %s%s", r.Out, r.Err)
 		}
 		scripted := c.RateLimit(t, "explain", other, "-H", "Key: k", "--json").Fails(t, 3)

@@ -262,7 +262,7 @@ func TestExplainRedisAway(t *testing.T) {
 	server.Kill(t)
 	caddytest.Eventually(t, "Redis fails", func() bool {
 		c.Get(t, "/?key=another")
-		return strings.Contains(c.Logged(), "Redis fails")
+		return strings.Contains(c.Logged(), "Redis is failing")
 	})
 	for _, status := range []int{200, 200, 200, 429} {
 		c.Get(t, "/?key=a").Want(t, status)

@@ -85,7 +85,7 @@ func TestHashKeys(t *testing.T) {
 	}
 	waitForEvent(t, c, caddytest.EventThreshold, map[string]any{"percent": 50.0, "key": hashed})
 	c.WaitForLog(t, "rate limit exceeded")
-	c.WaitForLog(t, `"a share of a limit is used"`)
+	c.WaitForLog(t, `"a key has used a share of its limit"`)
 	places := map[string]string{
 		"Redis": strings.Join(server.Client.Keys(t.Context(), "caddy_rl:*").Val(), " "), "metrics": c.Metrics(t),
 	}

@@ -59,7 +59,7 @@ log_key`, events, use))
 	count := func(percent int, key string) (n int) {
 		for _, c := range caddys {
 			for line := range strings.Lines(c.Logged()) {
-				if strings.Contains(line, `"msg":"a share of a limit is used"`) && strings.Contains(line, fmt.Sprintf(`"percent":%d,`, percent)) &&
+				if strings.Contains(line, `"msg":"a key has used a share of its limit"`) && strings.Contains(line, fmt.Sprintf(`"percent":%d,`, percent)) &&
 					strings.Contains(line, fmt.Sprintf(`"key":"%s"`, key)) {
 					n++
 				}

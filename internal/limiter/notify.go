@@ -34,7 +34,7 @@ func (state *State) notify() {
 	}
 }
 
-// crossed reports whether a share of a limit is used, and was not claimed before the decision.
+// crossed reports whether a key has used a share of its limit, and was not claimed before the decision.
 func crossed(l *store.Limit, d algorithms.Decision, percent int64) bool {
 	return l.Crossed(d, (l.Events*percent+99)/100)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Sketch counts how often each key occurred lately. It is safe for concurrent use.
+// Sketch counts how often each key occurred recently. It is safe for concurrent use.
 //
 // It is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005). When all counters
 // are taken, a new key takes over the counter with the least count, and goes on from that

@@ -17,7 +17,7 @@ const reasons = { ban: 'by a ban', concurrency: 'by the requests in flight', bod
 // decision says which zone decides.
 function decision(d) {
 	const what = reasons[d.reason] || 'by the limit';
-	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'No wait helps.'
+	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'Waiting won't help.'
 		: d.retry_after_seconds === 0 ? '' : `A request passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(Date.now() + d.retry_after_seconds * 1000)}.`;
 	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, ${what}`, ...(d.limit && d.reason === 'limit' ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
 }
@@ -45,18 +45,18 @@ function changesOf(z) {
 		onclick: () => change(kind, z.zone, { key: z.key.key || '' }) }, changes[kind].button)));
 }
 
-// latelyOf says how often each key of a request was denied lately, by explanations of several instances. Two handlers can
+// recentlyOf says how often each key of a request was denied recently, by explanations of several instances. Two handlers can
 // have a key in common.
-function latelyOf(explanations) {
+function recentlyOf(explanations) {
 	const id = (z) => JSON.stringify([z.zone, sameKey(z.key)]);
 	const zones = explanations.flatMap((x) => [...new Map((x.handlers || []).flatMap((h) => h.zones || []).filter((z) => z.denials).map((z) => [id(z), z])).values()]);
-	return [...Map.groupBy(zones, id).values()].flatMap((list) => latelyLines(list.flatMap((z) => z.denials), ', key ', shownKey(list[0].key), ` of zone ${list[0].zone}`));
+	return [...Map.groupBy(zones, id).values()].flatMap((list) => recentlyLines(list.flatMap((z) => z.denials), ', key ', shownKey(list[0].key), ` of zone ${list[0].zone}`));
 }
 
 // explanation shows the explanation of an instance. The others add their denials.
 function explanation(x, others) {
 	const [sign, word, text] = verdicts[x.verdict] || ['?', x.verdict, ''];
-	const parts = latelyOf([x, ...others]);
+	const parts = recentlyOf([x, ...others]);
 	parts.push(element('div', { class: `verdict ${x.verdict}` }, element('span', { class: 'icon', 'aria-hidden': 'true' }, sign),
 		element('div', {}, parts.length > 0 ? 'Now: ' : '', element('strong', {}, word), ' ', element('span', {}, text), x.decides ? decision(x.decides) : null)));
 	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));

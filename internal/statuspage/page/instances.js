@@ -15,7 +15,7 @@ const countsOf = (requests) => ofEachKind((kind) => sum(requests, kinds[kind]));
 // rateBetween returns the requests per second between two counts.
 const rateBetween = (before, now, span) => ofEachKind((kind) => Math.max(0, now[kind] - before[kind]) / span);
 
-const lately = 600 * second; // about how long Caddy remembers denied keys
+const recently = 600 * second; // about how long Caddy remembers denied keys
 
 class Instance {
 	constructor(name, number) {
@@ -106,7 +106,7 @@ class Instance {
 	// mayHaveDenied reports whether the zone can have denied keys. A zone that doesn't count its requests always can.
 	mayHaveDenied(name) {
 		const [zone] = this.zones.get(name) || [];
-		return Boolean(zone) && (!zone.requests || elapsed() - this.deniedAt.get(name) < lately);
+		return Boolean(zone) && (!zone.requests || elapsed() - this.deniedAt.get(name) < recently);
 	}
 
 	// memories returns the stores in memory, by name.

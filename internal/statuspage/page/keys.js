@@ -55,7 +55,7 @@ const encodeKey = (text) => encodeURIComponent(text.toWellFormed ? text.toWellFo
 
 const zonePath = (zone, rest) => `zones/${encodeURIComponent(zone).replace(/^\.{1,2}$/, (d) => d.replaceAll('.', '%2E'))}${rest || ''}`;
 
-// Evidence: how often a key was denied lately, when, and by which limit.
+// Evidence: how often a key was denied recently, when, and by which limit.
 
 // addDenials adds up the denials of a key that two instances have counted.
 function addDenials(a, b) {
@@ -64,12 +64,12 @@ function addDenials(a, b) {
 		first: new Date(a.first) < new Date(b.first) ? a.first : b.first, last: later.last, limit: later.limit };
 }
 
-// latelyLines says how often a key was denied lately, and how often it would have been. whose is the key, if that isn't clear.
-function latelyLines(denials, ...whose) {
+// recentlyLines says how often a key was denied recently, and how often it would have been. whose is the key, if that isn't clear.
+function recentlyLines(denials, ...whose) {
 	return [false, true].map((shadow) => denials.filter((d) => Boolean(d.shadow) === shadow)).filter((list) => list.length > 0).map((list) => {
 		const d = list.reduce(addDenials);
 		const times = d.denied === 1 ? `once, ${since(d.last)} ago` : `${integer.format(d.denied)} times since ${formatInstant(new Date(d.first))}, the last time ${since(d.last)} ago`;
-		return element('p', { class: 'lately' }, 'Lately', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'}${d.denied < d.at_most ? ' at least' : ''} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
+		return element('p', { class: 'recently' }, 'Recently', ...whose, `: ${d.shadow ? 'would have been denied' : 'denied'}${d.denied < d.at_most ? ' at least' : ''} ${times}: `, element('code', {}, d.limit), d.shadow ? ' (shadow mode)' : '');
 	});
 }
 

@@ -347,7 +347,7 @@ const deniedKeys = {
 	order: (a, b) => Boolean(a.shadow) - Boolean(b.shadow) || b.denied - a.denied,
 	cell: (k) => [element('span', { title: `since ${formatInstant(new Date(k.first))}` }, `${integer.format(k.denied)}${k.denied < k.at_most ? ' or more' : ''}`)],
 	evidence: (k) => [element('code', {}, k.limit), ` · last ${since(k.last)} ago`],
-	none: () => 'No key was denied lately.',
+	none: () => 'No key was denied recently.',
 };
 
 const lists = [

@@ -279,8 +279,8 @@ func TestWarningsOfOutcomes(t *testing.T) {
 	}
 }
 
-// A value that only clients choose gives a client as many budgets as it likes, unless something may check the value, or
-// another zone limits the addresses of the same requests.
+// A value that only clients choose gives a client as many budgets as it likes. There is no warning if something may check the
+// value, or if another zone limits the addresses of the same requests.
 func TestWarningsOfMadeUpKeys(t *testing.T) {
 	const (
 		limit   = "\ngcra 1 1s\n}\n"
@@ -301,7 +301,7 @@ func TestWarningsOfMadeUpKeys(t *testing.T) {
 		of("{http.rate_limit.request.json.id}"): "",
 		of("{http.auth.user.id}"):               "",
 		of("{path}{host}{method}"):              "",
-		of("{header.X-Forwarded-For}"):          "", // has a warning of its own
+		of("{header.X-Forwarded-For}"):          "", // has another warning
 
 		"@k header X-Api-Key *\nroute @k {\n" + trap + "}":                                            "{http.request.header.X-Api-Key}",
 		"@k not header X-Api-Key *\nrespond @k 401\n" + trap:                                          "{http.request.header.X-Api-Key}",

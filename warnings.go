@@ -88,8 +88,8 @@ func (a *App) warnOfRoutes() {
 	}
 }
 
-// warnOfMadeUpKeys warns of the zones of a handler with a value in their keys that only clients choose, unless something
-// in the routes may check it, the response decides what is charged, or another zone limits the addresses of these clients.
+// warnOfMadeUpKeys warns of the zones of a handler with a value in their keys that only clients choose. It does not warn if
+// the routes may check the value, if the response decides what is charged, or if another zone limits these addresses.
 func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 	for _, z := range at.RateLimit.(*Handler).zones {
 		outcome := z.config.Settle != nil && z.config.Settle.Match != nil // so what answers the request decides what counts

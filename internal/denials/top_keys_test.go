@@ -25,7 +25,7 @@ func TestLongDeniedKeysAreCountedApart(t *testing.T) {
 	}
 }
 
-// What shadow mode would deny pushes no real denial out, however many keys there are. Evidence lasts ten minutes.
+// Denials in shadow mode push no real denial out, however many keys there are. Evidence lasts ten minutes.
 func TestEvidenceLasts(t *testing.T) {
 	now, denied := time.Now(), NewTopKeys()
 	denied.Add(now, "", "real", false, Cause{})

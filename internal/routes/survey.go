@@ -13,7 +13,7 @@ import (
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 )
 
-// Survey is what routes say, whatever a request meets of them. It leaves out routes in other handlers than subroute, such
+// Survey has the parts of routes that matter for warnings, in any order. It leaves out routes in other handlers than subroute, such
 // as those for responses of reverse_proxy.
 type Survey struct {
 	RateLimits []Placed

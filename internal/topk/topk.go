@@ -84,8 +84,8 @@ func (s *Sketch[Key, Label]) insertLocked(now time.Time, key Key) int {
 	return i
 }
 
-// List returns the counters of the keys that are not forgotten, first the keys that occurred most often for certain.
-// Those that occurred as often are in the order of their labels.
+// List returns the counters of the keys that are not forgotten, first the keys that occurred most often for certain. Keys
+// that occurred as often are in the order of their labels.
 func (s *Sketch[Key, Label]) List(now time.Time, compareLabels func(a, b Label) int) []Counter[Key, Label] {
 	s.mu.Lock()
 	list := slices.Clone(s.counters)

@@ -71,7 +71,7 @@ func TestSketchIsBounded(t *testing.T) {
 	}
 }
 
-// A key is forgotten some time after it occurred last, and then begins anew.
+// A key is forgotten some time after it occurred last, and then begins again.
 func TestSketchForgets(t *testing.T) {
 	now, s := time.Now(), newSketch()
 	count := func(key string, n int) {

@@ -61,7 +61,7 @@ func (t *TopKeys) Add(now time.Time, secret, key string, shadow bool, c Cause) {
 	})
 }
 
-// List returns the keys that were denied most, these first. Then come those that shadow mode did not deny.
+// List returns the keys that were denied, the most often denied first. Then come those that shadow mode did not deny.
 func (t *TopKeys) List(now time.Time) []adminapi.DeniedKey {
 	return t.list(now, func(keyID) bool { return true })
 }

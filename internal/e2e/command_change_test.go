@@ -68,10 +68,10 @@ func testCommandChanges(t *testing.T, use string) {
 	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
 	felt("k", 200)
 
-	one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 1h, until ")
+	one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 3d, until ")
 	one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for ", ", until ", "\nOverride of the configuration: unlimited\n")
 	felt("vip", 429)
-	one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh\nBanned for 30m, until ", "\nNo request is charged to this key now: check its spelling.\n")
+	one.RateLimit(t, "ban", "api", "fresh", "--for", "5d").Succeeds(t, "Zone api, key fresh\nBanned for 5d, until ", "\nNo request is charged to this key now: check its spelling.\n")
 	one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
 	bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
 	if len(bans) != 1 || len(bans["api"].Bans) != 2 {
@@ -91,7 +91,7 @@ func testCommandChanges(t *testing.T, use string) {
 func TestCommandChangesSeveralInstances(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
-		config := caddytest.Site("zone api {\n key {header.Key}\n gcra 5 1h\n ban 1h max 9h\n}\n" + use)
+		config := caddytest.Site("zone api {\n key {header.Key}\n gcra 5 1h\n ban 3d max 9d\n}\n" + use)
 		one, other := caddytest.Start(t, config), caddytest.Start(t, config)
 		both := []string{"--address", one.Admin, "--address", other.Admin}
 		asked := []string{one.Admin, other.Admin}
@@ -99,7 +99,7 @@ func TestCommandChangesSeveralInstances(t *testing.T) {
 			asked = asked[:1]
 		}
 		r := one.RateLimit(t, append(both, "ban", "api", "k")...).Succeeds(t)
-		if lines := strings.Count(r.Out, "Banned for 1h, until "); lines != len(asked) {
+		if lines := strings.Count(r.Out, "Banned for 3d, until "); lines != len(asked) {
 			t.Errorf("it prints %q, want %d bans", r.Out, len(asked))
 		}
 		for _, c := range []*caddytest.Caddy{one, other} {
@@ -131,7 +131,7 @@ func TestCommandKeys(t *testing.T) {
 		"-x":            {"--", "-x"},
 		"a%0A%00%FF%1B": {"--encoded", "a%0A%00%FF%1B"},
 	} {
-		c.RateLimit(t, append([]string{"ban", "api"}, args...)...).Succeeds(t, "Banned for 1h")
+		c.RateLimit(t, append([]string{"ban", "api"}, args...)...).Succeeds(t, "Banned for 3d")
 		if r := c.Get(t, "/?key="+key); r.StatusCode != 429 {
 			t.Errorf("key %s: status %d after the ban of %q", key, r.StatusCode, args)
 		}
@@ -141,7 +141,7 @@ func TestCommandKeys(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("z", 10_000)
-	c.RateLimit(t, "ban", "api", long).Succeeds(t, "key "+long[:80]+"… (10,000 bytes)\nBanned for 1h")
+	c.RateLimit(t, "ban", "api", long).Succeeds(t, "key "+long[:80]+"… (10,000 bytes)\nBanned for 3d")
 	r := c.RateLimit(t, "bans", "api").Succeeds(t, long[:80]+"… (")
 	if len(r.Out) > 400 {
 		t.Errorf("it prints %d bytes", len(r.Out))

@@ -31,7 +31,7 @@ func commandSite(options string) string {
 		token_bucket 2 1h
 		runtime_overrides
 		override vip unlimited
-		ban 1h after 100
+		ban 3d after 100
 	}
 	zone login {
 		match path /login

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 
@@ -65,17 +64,21 @@ func (a *App) warnOfRoutes() {
 	}
 	defined := make(map[string]bool)
 	for _, server := range app.(*caddyhttp.App).Servers {
-		survey := routes.NewSurvey(defined)
-		survey.Add(server.Routes, nil)
-		for _, named := range server.NamedRoutes {
-			survey.Add(caddyhttp.RouteList{*named}, nil)
+		survey := &routes.Survey{Named: server.NamedRoutes, Defined: defined}
+		survey.Add(server.Routes, nil, "")
+		for _, at := range survey.RateLimits {
+			for _, z := range at.RateLimit.(*Handler).zones {
+				if z.limitsAddresses() {
+					survey.AddCheck(at.Path + routes.PathOf(z.Matchers))
+				}
+			}
 		}
 		for _, at := range survey.RateLimits {
 			warnOfOutcome(at)
 			warnOfMadeUpKeys(at, survey)
 		}
 		if server.Errors != nil { // where the outcome is known
-			survey.Add(server.Errors.Routes, nil)
+			survey.Add(server.Errors.Routes, nil, "")
 		}
 	}
 	for _, use := range a.unsure {
@@ -92,26 +95,23 @@ func (a *App) warnOfRoutes() {
 // the routes may check the value, if the response decides what is charged, or if another zone limits these addresses.
 func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 	for _, z := range at.RateLimit.(*Handler).zones {
-		outcome := z.config.Settle != nil && z.config.Settle.Match != nil // so what answers the request decides what counts
-		name := z.MadeUpValue(survey.MayCheck)
-		if name == "" || outcome || z.source.warnedOfKey || slices.ContainsFunc(survey.RateLimits, func(other routes.Placed) bool {
-			return other.Surrounds(at) && slices.ContainsFunc(other.RateLimit.(*Handler).zones, z.isBoundBy)
-		}) {
+		name := z.MadeUpValue(func(value string) bool { return survey.MayCheck(at.Path+routes.PathOf(z.Matchers), value) })
+		if name == "" || z.source.warnedOfKey || z.config.Settle != nil && z.config.Settle.Match != nil {
 			continue
 		}
 		z.source.warnedOfKey = true
 		z.Logger.Warn("the key of a zone is a value that only clients choose: "+
-			"check it before rate_limit, with forward_auth, basic_auth or map, or add a zone with key {client_ip} and the same match, "+
-			"because nothing in this configuration checks the value, so a client gets a new budget for each one that it makes up; "+
-			"if a server in front of Caddy checks it, leave all as it is",
+			"write a key that is known after a check, such as {http.auth.user.id} behind basic_auth, or a value of map, "+
+			"or add a zone with key {client_ip} and the same match, because nothing here checks the value in all these requests, "+
+			"so a client gets a new budget for each one that it makes up; if a server in front of Caddy checks it, leave all as it is",
 			zap.String("zone", z.Name), zap.String("placeholder", "{"+name+"}"))
 	}
 }
 
-// isBoundBy reports whether another zone limits the addresses of all clients whose requests the zone counts.
-func (z *liveZone) isBoundBy(other *liveZone) bool {
-	return !slices.ContainsFunc(other.Keys, func(t keys.Template) bool { return !t.Address }) &&
-		(other.config.MatcherSetsRaw == nil || reflect.DeepEqual(z.config.MatcherSetsRaw, other.config.MatcherSetsRaw))
+// limitsAddresses reports whether the zone counts and denies all its requests, by their addresses alone.
+func (z *liveZone) limitsAddresses() bool {
+	isOther := func(t keys.Template) bool { return !t.Address }
+	return !z.config.Shadow && z.config.Enforce == nil && z.config.Settle == nil && !slices.ContainsFunc(z.Keys, isOther)
 }
 
 // warnOfOutcome warns of the zones of a handler that decide by the outcome of a request, or match by its body.

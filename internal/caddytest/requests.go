@@ -39,7 +39,7 @@ func (c *Caddy) Do(method, url, body string, header ...string) (Response, error)
 		request.Header.Add(header[i], header[i+1])
 	}
 	r, err := Client.Do(request)
-	for request.Close && method == "GET" && errors.Is(err, io.EOF) {
+	for again := 3; again > 0 && request.Close && method == "GET" && errors.Is(err, io.EOF); again-- {
 		r, err = Client.Do(request)
 	}
 	if err != nil {

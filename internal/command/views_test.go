@@ -72,9 +72,9 @@ func TestStatusView(t *testing.T) {
 }
 
 // recently returns denials of a key that began an hour ago, and the last of which was some seconds ago.
-func recently(key adminapi.ShownKey, shadow bool, times, atLeast int64, ago time.Duration) adminapi.DeniedKey {
+func recently(key adminapi.ShownKey, shadow bool, atMost, denied int64, ago time.Duration) adminapi.DeniedKey {
 	return adminapi.DeniedKey{
-		ShownKey: key, Shadow: shadow, Denied: atLeast, AtMost: times, First: now.Add(-time.Hour), Last: now.Add(-ago),
+		ShownKey: key, Shadow: shadow, Denied: denied, AtMost: atMost, First: now.Add(-time.Hour), Last: now.Add(-ago),
 		Limit: fmt.Sprintf("gcra %d 1h", ago/time.Second),
 	}
 }

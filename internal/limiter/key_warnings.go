@@ -113,24 +113,25 @@ func (z *Zone) MadeUpValue(mayCheck func(name string) bool) string {
 func (z *Zone) WarnOfKeys() {
 	isPort := func(name string) bool { return name == keys.RemoteAddress || name == keys.RemotePort }
 	isAddress := func(name string) bool { return name == keys.ClientAddress || name == keys.RemoteHost }
+	if slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return t.ManyPerClient() }) {
+		z.Logger.Warn("the key of a zone is an address, and over IPv6 one client has more of them than can be counted: "+
+			"write ipv6_prefix 64, or 128 for single addresses", zap.String("zone", z.Name))
+	}
 	for i, t := range z.Keys {
 		names, _ := keys.Placeholders(t.Text) // checked before
 		text := keys.Shorten(t.Text)
 		if slices.ContainsFunc(names, addressField.MatchString) {
 			z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
 				"so a client gets a new budget for each address that it makes up: "+
-				"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
-				"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
+				"write {client_ip} instead, and into servers in the global options the lines `trusted_proxies static` with the addresses "+
+				"of your proxies, and `trusted_proxies_strict`, and client_ip_headers if they send the address in a field other "+
+				"than X-Forwarded-For",
 				zap.String("zone", z.Name), zap.String("key", text))
 		}
 		if slices.ContainsFunc(names, isPort) {
 			z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
 				"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
 				zap.String("zone", z.Name), zap.String("key", text))
-		}
-		if t.ManyPerClient() {
-			z.Logger.Warn("the key of a zone is an address, and over IPv6 one client has more of them than can be counted: "+
-				"write ipv6_prefix 64, or 128 for single addresses", zap.String("zone", z.Name))
 		}
 		if len(z.Keys) == 1 && t.Plain && t.Text != "" {
 			z.Logger.Warn("key has no placeholder, so all requests share one budget: "+

@@ -17,7 +17,7 @@ const reasons = { ban: 'by a ban', concurrency: 'by the requests in flight', bod
 // decision says which zone decides.
 function decision(d) {
 	const what = reasons[d.reason] || 'by the limit';
-	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'Waiting won't help.'
+	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? "Waiting won't help."
 		: d.retry_after_seconds === 0 ? '' : `A request passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(Date.now() + d.retry_after_seconds * 1000)}.`;
 	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, ${what}`, ...(d.limit && d.reason === 'limit' ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
 }

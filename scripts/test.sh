@@ -34,7 +34,7 @@ meet='/(redisstore|store|internal/(accesslog|bodies|contentcoding|denials|limite
 alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|(Take|MemoryTake|Failover|DenyCache)Allocates(Nothing)?'
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers)'
 alone+='|Memory(ReclaimIsBounded|(Limits|Zones)CostNothing|OverflowIsOneBudget|ListsInOneOrder)'
-alone+='|ReplyBounds|LargestCounts|WorkPerDecision|Laws|WriterBoundsWork|SketchIsBounded'
+alone+='|ReplyBounds|MalformedReplies|LargestCounts|WorkPerDecision|Laws|WriterBoundsWork|SketchIsBounded'
 alone+='|(DenyCache)?Conforms|Cluster)$'
 
 if [[ $* == -prepare ]]; then

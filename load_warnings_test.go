@@ -223,7 +223,7 @@ func TestWarningsOfUndefinedPlaceholders(t *testing.T) {
 	for key, suggestion := range map[string]string{
 		"{nested} {named.one} {vars.tenant} {vars.failed} {vars.client_ip} {re.any.1} {http.auth.user.id}": "",
 		"{ip}": "(did you mean {client_ip}, in JSON {http.vars.client_ip}?)", "{remote_ip}": "(did you mean {client_ip}",
-		"{nestedd}": "write a placeholder of Caddy", "{vars.remote_host}": "(did you mean {remote_host}", "{vars.tenants}": "write a placeholder",
+		"{nestedd}": "write a placeholder of Caddy", "{tenant}": "write a placeholder", "{vars.nested}": "write a placeholder", "{vars.remote_host}": "(did you mean {remote_host}", "{vars.tenants}": "write a placeholder",
 		"{geoip2.country_code}": "unless a plugin provides it",
 	} {
 		zone := "rate_limit {\n zone z {\n plan \"" + key + "\" {\n a unlimited\n }\n gcra 1 1s\n }\n}"

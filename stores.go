@@ -102,7 +102,7 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 			o.outages = make(map[string]outage)
 		}
 		o.outages[address] = now
-		logger.Warn("Redis is failing, and is not asked until it recovers: meanwhile on_store_error decides, which is local by default",
+		logger.Warn("Redis is failing, and Caddy won't ask it until it recovers: meanwhile on_store_error decides, which is local by default",
 			zap.String("address", address), zap.Error(failure))
 		o.events.Load().Add(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
 		return

@@ -35,6 +35,6 @@ func (c *Caddy) WaitForOutages(t *testing.T, n int) {
 	t.Helper()
 	EventuallySees(t, fmt.Sprint("Redis has failed ", n, " times"), func() int {
 		Flood(t, 8, 8, "/", c)
-		return strings.Count(c.Logged(), `"Redis is failing, and is not asked until it recovers`)
+		return strings.Count(c.Logged(), `"Redis is failing, and Caddy won't ask it until it recovers`)
 	}, func(failed int) bool { return failed == n })
 }

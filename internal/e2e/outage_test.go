@@ -48,7 +48,7 @@ func TestOnStoreError(t *testing.T) {
 		})
 	}
 	c.Get(t, "/ready").Want(t, 200) // outside of the zone
-	c.WaitForLog(t, "Redis is failing, and is not asked until it recovers")
+	c.WaitForLog(t, "Redis is failing, and Caddy won't ask it until it recovers")
 	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 1")
 	if log := c.Logged(); strings.Contains(log, "SECRET") {
 		t.Error("the password is in the log")
@@ -75,7 +75,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 			}
 			user(append([]string{"on", "~*", "+@all"}, test.denies...)...)
 			c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 5 1000h\n sliding_log 5 1000h\n}\nredis %s {\n username limiter\n password {env.TEST_SECRET}\n timeout 30s\n}\non_store_error deny", server.Addr)))
-			const start, outage = "Redis did not pass the check at the start: until it does, on_store_error decides", "Redis is failing, and is not asked until it recovers"
+			const start, outage = "Redis did not pass the check at the start: until it does, on_store_error decides", "Redis is failing, and Caddy won't ask it until it recovers"
 			c.WaitForLog(t, start)
 			c.WaitForLog(t, outage)
 			caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 1")

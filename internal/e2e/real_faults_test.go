@@ -79,7 +79,7 @@ func TestRealFaultsUnderLoad(t *testing.T) {
 		{"connections killed", command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"), nil, some, true, 0},
 	}
 	opened := func(c *caddytest.Caddy) int {
-		return strings.Count(c.Logged(), "Redis is failing, and is not asked until it recovers")
+		return strings.Count(c.Logged(), "Redis is failing, and Caddy won't ask it until it recovers")
 	}
 	asked := func(t *testing.T) (failed float64) { // in vain
 		t.Helper()

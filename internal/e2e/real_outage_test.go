@@ -57,7 +57,7 @@ func TestRealRedisThatLoads(t *testing.T) {
 	}
 	server.Kill(t)
 	requests := startLoad(t, 8, "/", c)
-	c.WaitForLog(t, "Redis is failing, and is not asked until it recovers")
+	c.WaitForLog(t, "Redis is failing, and Caddy won't ask it until it recovers")
 	server.Restart(t)
 	began := time.Now()
 	if err := server.Client.Get(t.Context(), "1").Err(); err == nil || !strings.HasPrefix(err.Error(), "LOADING") {

@@ -25,7 +25,7 @@ func TestOutageIsLogged(t *testing.T) {
 	c := caddytest.Start(t, config+"respond ok\n")
 	server.Kill(t)
 	caddytest.Flood(t, 20, 4, "/local", c)
-	c.WaitForLog(t, `"Redis is failing, and is not asked until it recovers: meanwhile on_store_error decides`)
+	c.WaitForLog(t, `"Redis is failing, and Caddy won't ask it until it recovers: meanwhile on_store_error decides`)
 	for path, n := range map[string]int{"/local": 3, "/allow": 4, "/deny": 5} {
 		caddytest.Flood(t, n, 1, path, c)
 	}

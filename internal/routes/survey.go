@@ -58,10 +58,10 @@ func (s *Survey) Add(routes caddyhttp.RouteList, outer caddyhttp.MatcherSets, ou
 		for _, handler := range route.Handlers {
 			switch h := handler.(type) {
 			case *maphandler.Handler: // which has removed the braces
-				s.define(path, wordsOf([]byte(h.Source)), h.Destinations)
+				s.define("", path, wordsOf([]byte(h.Source)), h.Destinations)
 			case *caddyhttp.VarsMiddleware:
 				text, _ := json.Marshal(h)
-				s.define(path, wordsOf(text), slices.Collect(maps.Keys(*h)))
+				s.define("http.vars.", path, wordsOf(text), slices.Collect(maps.Keys(*h)))
 			case *caddyhttp.Subroute:
 				s.Add(h.Routes, around, path)
 			case *caddyhttp.Invoke:
@@ -87,10 +87,10 @@ func (s *Survey) Add(routes caddyhttp.RouteList, outer caddyhttp.MatcherSets, ou
 	}
 }
 
-// define adds what a map or vars defines.
-func (s *Survey) define(path string, words map[string]bool, names []string) {
+// define adds the names that a map or vars defines, whose placeholders begin with a prefix.
+func (s *Survey) define(prefix, path string, words map[string]bool, names []string) {
 	for _, name := range names {
-		s.Defined[name], s.Defined["http.vars."+name] = true, true
+		s.Defined[prefix+name] = true
 	}
 	s.checks = append(s.checks, check{path, words, names})
 }
@@ -140,7 +140,10 @@ func PathOf(sets caddyhttp.MatcherSets) (path string) {
 		slices.Sort(texts)
 		path += " or " + strings.Join(texts, " and ")
 	}
-	return path + strings.Repeat("\n", min(len(sets), 1))
+	if path != "" {
+		path += "\n"
+	}
+	return path
 }
 
 // MatcherTexts returns loaded matchers as JSON, without those that only look whether a header field or a value of the query

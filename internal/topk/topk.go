@@ -3,6 +3,7 @@ package topk
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -69,16 +70,14 @@ func (s *Sketch[Key, Label]) insertLocked(now time.Time, key Key) int {
 	if i < s.capacity {
 		s.counters = append(s.counters, Counter[Key, Label]{Key: key})
 	} else {
-		i = 0
+		least := int64(math.MaxInt64)
 		for j := range s.counters {
-			if s.countOf(now, &s.counters[j]) < s.countOf(now, &s.counters[i]) {
-				i = j
+			if count := s.countOf(now, &s.counters[j]); count < least {
+				i, least = j, count
 			}
 		}
-		least := &s.counters[i]
-		delete(s.indexes, least.Key)
-		count := s.countOf(now, least)
-		*least = Counter[Key, Label]{Key: key, Count: count, Excess: count}
+		delete(s.indexes, s.counters[i].Key)
+		s.counters[i] = Counter[Key, Label]{Key: key, Count: least, Excess: least}
 	}
 	s.indexes[key] = i
 	return i

@@ -67,6 +67,12 @@ func init() {
 // ------------|---------------
 // `{http.rate_limit.instant}` | When the request was decided, in microseconds since the Unix epoch, by the clock of the store
 //
+// This placeholder has a value of the request, checked or not:
+//
+// Placeholder | Value
+// ------------|---------------
+// `{http.rate_limit.request.basic_user}` | The user name in the field Authorization of a basic login; empty for other requests
+//
 // These placeholders have values of the request's body. They work in key, plan, cost and factor of a
 // zone:
 //

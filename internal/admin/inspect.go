@@ -214,7 +214,7 @@ func newLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 	switch {
 	case l.Algorithm().Calendar:
 		v.Used, v.Reserved = &d.Used, r.Outcome.Reserved.Events
-	case r.ReservedID != "" && !l.Algorithm().BinaryOnly: // smooth counts no events
+	case !l.Algorithm().BinaryOnly: // smooth counts no events
 		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining) // time may have given some back
 		used := l.Burst - v.Remaining - v.Reserved
 		v.Used = &used

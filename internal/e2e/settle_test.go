@@ -183,3 +183,37 @@ func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 		caddytest.EventuallySees(t, "the request has cost 30", look, func(n int64) bool { return n == 70 })
 	})
 }
+
+// The user of a basic login counts failures of an account from everywhere, before the password is checked. The name is
+// of the first field Authorization, as Caddy checks it.
+func TestBasicUser(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone accounts {
+	key {http.rate_limit.request.basic_user}
+	key_case lower
+	sliding_log 3 10d
+	settle {
+		match status 401
+	}
+}`), "respond ok", `basic_auth @limited {
+	bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje
+}
+respond "{http.rate_limit.request.basic_user}"`, 1))
+	login := func(user, password string) string {
+		r := &http.Request{Header: make(http.Header)}
+		r.SetBasicAuth(user, password)
+		return r.Header.Get("Authorization")
+	}
+	welcome := c.Get(t, "/", "Authorization", login("bob", "secret"))
+	welcome.Want(t, 200)
+	caddytest.WantText(t, "the user", welcome.Text, "bob")
+	for _, user := range []string{"bob", "Bob", "BOB"} {
+		c.Get(t, "/", "Authorization", login(user, "guess"), "Authorization", login("eve", "guess")).Want(t, 401)
+	}
+	c.Get(t, "/", "Authorization", login("bob", "secret")).Want(t, 429)
+	c.Get(t, "/", "Authorization", login("eve", "guess")).Want(t, 401)
+	for _, other := range []string{"Bearer " + login("bob", ""), "Basic bob", ""} { // no basic login: one key for all
+		c.Get(t, "/", "Authorization", other).Want(t, 401)
+	}
+	c.Get(t, "/").Want(t, 429)
+}

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +20,9 @@ const PlaceholderPrefix = keys.OwnPrefix
 func (*State) String() string { return "" }
 
 // lookUpPlaceholder returns the value of {http.rate_limit.exceeded.<field>}, of
-// {http.rate_limit.<zone>.<field>} or of {http.rate_limit.instant}, and whether there is a placeholder of
-// this name. It is called on the outermost state, and looks into the states of all limiters. The values
-// of a zone that doesn't limit the request are empty.
+// {http.rate_limit.<zone>.<field>}, of {http.rate_limit.instant} or of {http.rate_limit.request.<value>}, and whether
+// there is a placeholder of this name. It is called on the outermost state, and looks into the states of all
+// limiters. The values of a zone that doesn't limit the request are empty.
 func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 	rest, ok := strings.CutPrefix(name, PlaceholderPrefix)
 	if !ok {
@@ -32,6 +33,10 @@ func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 	}
 	if name == PlaceholderPrefix+".instant" {
 		return state.instant(), true
+	}
+	if rest == ".request.basic_user" {
+		user, _, _ := (&http.Request{Header: state.header}).BasicAuth()
+		return user, true
 	}
 	if strings.HasPrefix(rest, ".request.") {
 		return state.lookUpBody(name)

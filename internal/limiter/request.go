@@ -26,6 +26,7 @@ type State struct {
 	Entries  []Entry             // one per zone that limits the request
 	Requests []store.ZoneRequest // one per entry
 	matched  uint64              // bit i: the request belongs to the limiter's zone i, up to 64
+	header   http.Header         // of the request
 
 	// Set by the decision and after it.
 	Wait      lines.Request // the same entries, while the limiter decides
@@ -102,6 +103,7 @@ func (state *State) Forget() {
 // again if the store knows other overrides than this instance.
 func (state *State) Collect(r *http.Request, repl *caddy.Replacer, a Attempt) error {
 	state.Entries, state.Requests, state.matched = state.Entries[:0], state.Requests[:0], 0 // of an earlier attempt
+	state.header = r.Header
 	defer state.endCollecting()
 	for i := range state.Limiter.Zones {
 		applies, err := state.collectZone(i, r, repl, a)

@@ -122,9 +122,11 @@ func (use Use) checkOwn(name string) error {
 func (use Use) checkRequest(name string) error {
 	kind, rest, _ := strings.Cut(name, ".")
 	switch {
+	case name == "basic_user":
+		return nil
 	case kind != "json" && kind != "form":
 		return errors.New("doesn't exist: write for example {http.rate_limit.request.json.user} for a member of a JSON body, " +
-			"or {http.rate_limit.request.form.user} for a field of a form")
+			"{http.rate_limit.request.form.user} for a field of a form, or {http.rate_limit.request.basic_user} for a basic login")
 	case use.AfterResponse:
 		return errors.New("is empty here, because settle looks at the response: use it in key, plan, cost or factor")
 	case kind == "json":

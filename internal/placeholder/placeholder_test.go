@@ -94,6 +94,8 @@ func TestCheck(t *testing.T) {
 		"http.rate_limit.request.form.user.name":  {works, "use it in key, plan, cost or factor"},
 		"http.rate_limit.request.json.a..b":       {"leads to no value", "use it in key"},
 		"http.rate_limit.request.form.":           {"has no field", "use it in key"},
+		"http.rate_limit.request.basic_user":      {works, works},
+		"http.rate_limit.request.basic_user.x":    {"doesn't exist", "doesn't exist"},
 		"http.rate_limit.request.xml.user":        {"doesn't exist", "doesn't exist"},
 		"http.rate_limit.json.user":               {"did you mean", "did you mean"},
 		"http.rate_limit.response.json.usage":     {"use it in the cost of settle", works},

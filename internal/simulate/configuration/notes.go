@@ -107,6 +107,9 @@ func (n *notes) readTexts(value any) {
 		if strings.HasPrefix(name, "http.request.cookie.") {
 			n.addField("Cookie")
 		}
+		if name == limiter.PlaceholderPrefix+".request.basic_user" {
+			n.addField("Authorization")
+		}
 		if field, ok := strings.CutPrefix(name, "http.response.header."); ok {
 			n.addResponseField(field)
 		}

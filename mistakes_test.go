@@ -45,6 +45,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"bare", "key {header.X-Key}; calendar 10 week { start_day 15 }", "calendar: start_day of a week must be monday to sunday, not 15"},
 	{"bare", "key {header.X-Key}; calendar 10 year { start_day 15 }", "calendar: a year has no start_day: it belongs to week and month"},
 	{"bare", "key {header.X-Key}; calendar 10 month { start_day first }", `calendar: start_day must be from 1 to 28 for a month, or monday to sunday for a week, not "first"`},
+	{"bare", "key {header.X-Key}; fixed_window 10 1month", `fixed_window takes events and window, not "10 1month": write fixed_window 10 30d, or calendar 10 month`},
 	{"bare", "key {header.X-Key}; calendar 10 30d", `calendar: period must be day, week, month or year, not "30d": write for example calendar 10 month`},
 	{"bare", "key {header.X-Key}; calendar 10 day Europe/Berln", `calendar: unknown time zone "Europe/Berln" (did you mean Europe/Berlin?)`},
 	{"bare", "concurrency 1; delay 1s; cost 2", "cost needs a limit, but the zone has only concurrency: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},

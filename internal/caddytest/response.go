@@ -167,7 +167,9 @@ func (r Response) WantProblem(t *testing.T, status int, kind string, policies ..
 	delete(got, "denial")
 	want := map[string]any{"type": "https://iana.org/assignments/http-problem-types#" + kind, "title": got["title"], "status": float64(status)}
 	if policies != nil {
-		want["violated-policies"] = policies
+		wait, _ := strconv.ParseFloat(r.Field("Retry-After"), 64)
+		want["violated-policies"], want["retry-after"] = policies, wait
+		want["reason"] = map[string]string{"quota-exceeded": "limit", "abnormal-usage-detected": "ban"}[kind]
 	}
 	if !reflect.DeepEqual(got, want) || got["title"] == "" {
 		t.Errorf("body %v, want %v", got, want)

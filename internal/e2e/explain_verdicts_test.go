@@ -149,6 +149,7 @@ func testExplainVerdicts(t *testing.T, use string) {
 		c.Get(t, "/?zone=plain&key=a").Want(t, status)
 	}
 	want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3") // the second denial bans
+	want("/?zone=plain&key=c&cost=9", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5") // no wait helps
 	want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
 	c.Operate(t, 204, "PUT", "zones/plain/override?key=b", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
 	want("/?zone=plain&key=b", "allowed; plain yes allowed 9")
@@ -166,6 +167,11 @@ func testExplainVerdicts(t *testing.T, use string) {
 	want("/?zone=freed&key=vip", "unlimited; freed unlimited ")
 	c.Operate(t, 204, "PUT", "zones/freed/override?key=vip", `{"limits":["gcra 7 1h"]}`)
 	want("/?zone=freed&key=vip", "allowed; freed yes allowed 7")
+	long := strings.Repeat("k", 2000) // which stores have short
+	c.Operate(t, 204, "PUT", "zones/freed/override?key="+long, `{"limits":["gcra 6 1h"]}`)
+	c.Get(t, "/?zone=freed&key="+long).Want(t, 200)
+	c.Operate(t, 204, "DELETE", "zones/freed/keys?key="+long, "")
+	want("/?zone=freed&key="+long, "allowed; freed yes allowed 6")
 	want("/?zone=partly&key=a", "allowed; partly yes allowed 5")
 	want("/?zone=settles&key=a", "allowed; settles yes allowed 5; zone settles has settle, so the true cost of the request is known only after the response")
 	for _, zone := range []string{"slots", "waits"} {
@@ -199,7 +205,7 @@ func TestExplainChangesNothing(t *testing.T) {
 // testExplainChangesNothing looks at the keys with a prefix in a Redis, or in the nodes of a cluster that are no replicas.
 func testExplainChangesNothing(t *testing.T, use, prefix string, primaries ...*redistest.Server) {
 	c := caddytest.Start(t, caddytest.Site(explainedZones+use))
-	paths := []string{"/?zone=none&key=a"}
+	paths := []string{"/?zone=none&key=a", "/?zone=planned&free=1"}
 	for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "freed", "partly"} {
 		paths = append(paths, "/?key=a&zone="+zone)
 	}

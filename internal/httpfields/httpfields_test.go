@@ -119,9 +119,11 @@ func TestSharedFields(t *testing.T) {
 func TestProblems(t *testing.T) {
 	const types = "https://iana.org/assignments/http-problem-types#"
 	for want, problem := range map[string]Problem{
-		`{"type":"` + types + `quota-exceeded","title":"The quota for such requests has been exceeded","status":429,"violated-policies":["a","a/2"]}`: QuotaExceeded(429, []string{"a", "a/2"}),
-		`{"type":"` + types + `abnormal-usage-detected","title":"Too many such requests have been denied","status":403,"violated-policies":["a"]}`:    AbnormalUsage(403, []string{"a"}),
-		`{"type":"` + types + `temporary-reduced-capacity","title":"The server cannot take such requests at present","status":503}`:                   ReducedCapacity(503),
+		`{"type":"` + types + `quota-exceeded","title":"The quota for such requests has been exceeded","status":429,` +
+			`"violated-policies":["a","a/2"],"reason":"limit"}`: Denied(Problem{Status: 429, Policies: []string{"a", "a/2"}, Reason: "limit"}),
+		`{"type":"` + types + `abnormal-usage-detected","title":"Too many such requests have been denied","status":403,` +
+			`"violated-policies":["a"],"reason":"ban"}`: Denied(Problem{Status: 403, Policies: []string{"a"}, Reason: "ban"}),
+		`{"type":"` + types + `temporary-reduced-capacity","title":"The server cannot take such requests at present","status":503}`: ReducedCapacity(503),
 	} {
 		if got, err := json.Marshal(problem); err != nil || string(got) != want {
 			t.Errorf("%s, %v; want %s", got, err, want)

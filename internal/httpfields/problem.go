@@ -1,6 +1,9 @@
 package httpfields
 
-import "net/http"
+import (
+	"encoding/json"
+	"net/http"
+)
 
 // ProblemContentType is the content type of a [Problem] in JSON.
 const ProblemContentType = "application/problem+json"
@@ -13,22 +16,23 @@ type Problem struct {
 	Status int    `json:"status"`
 	// Policies are the limits that deny the request, by their names in RateLimit-Policy.
 	Policies []string `json:"violated-policies,omitempty"`
+	// Reason is why: limit, concurrency, reserved or ban.
+	Reason string `json:"reason,omitempty"`
+	// RetryAfter is in seconds, as in the field Retry-After.
+	RetryAfter json.Number `json:"retry-after,omitempty"`
 	// Denial is the ID of the denial, for operators.
 	Denial string `json:"denial,omitempty"`
 }
 
 const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
-// QuotaExceeded returns the problem of a client with a budget that has no room for its request.
-func QuotaExceeded(status int, policies []string) Problem {
-	const title = "The quota for such requests has been exceeded"
-	return Problem{Type: problemTypes + "quota-exceeded", Title: title, Status: status, Policies: policies}
-}
-
-// AbnormalUsage returns the problem of a banned client.
-func AbnormalUsage(status int, policies []string) Problem {
-	const title = "Too many such requests have been denied"
-	return Problem{Type: problemTypes + "abnormal-usage-detected", Title: title, Status: status, Policies: policies}
+// Denied completes the problem of a client whose request is denied, by its reason.
+func Denied(p Problem) Problem {
+	p.Type, p.Title = problemTypes+"quota-exceeded", "The quota for such requests has been exceeded"
+	if p.Reason == "ban" {
+		p.Type, p.Title = problemTypes+"abnormal-usage-detected", "Too many such requests have been denied"
+	}
+	return p
 }
 
 // Plain returns a problem that has only the text of its status.

@@ -24,19 +24,17 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 	state.denialID = state.logDenial(r, e, denials.Denial{Cause: e.denialCause(), Wait: wait})
 	reason, _ := e.DenialReason()
 	state.trace.SetDenial(e.Zone.Name, reason)
-	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[e.clientReason()], state.retryAfter) {
+	clientReason := e.clientReason()
+	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[clientReason], state.retryAfter) {
 		return nil
 	}
 	if !l.ProblemJSON { // nobody reads which limits denied the request
 		return l.respondWithStatus(w, r, e.Zone.Status)
 	}
-	newProblem := httpfields.QuotaExceeded
-	if e.IsBanned() {
-		newProblem = httpfields.AbnormalUsage
-	}
-	problem := newProblem(e.Zone.Status, state.violatedPolicies())
-	problem.Denial = state.denialID
-	return l.respondWithProblem(w, r, problem)
+	return l.respondWithProblem(w, r, httpfields.Denied(httpfields.Problem{
+		Status: e.Zone.Status, Policies: state.violatedPolicies(), Denial: state.denialID,
+		Reason: clientReason, RetryAfter: json.Number(httpfields.FormatRetryAfter(state.retryAfter)),
+	}))
 }
 
 // clientReason returns the reason of a denial as clients see it. A denial that begins a ban counts as

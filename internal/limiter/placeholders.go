@@ -25,24 +25,20 @@ func (*State) String() string { return "" }
 // limiters. The values of a zone that doesn't limit the request are empty.
 func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 	rest, ok := strings.CutPrefix(name, PlaceholderPrefix)
-	if !ok {
+	dot := strings.LastIndexByte(rest, '.')
+	switch {
+	case !ok:
 		return nil, false
-	}
-	if rest == "" {
+	case rest == "":
 		return state, true
-	}
-	if name == PlaceholderPrefix+".instant" {
+	case rest == ".instant":
 		return state.instant(), true
-	}
-	if rest == ".request.basic_user" {
+	case rest == ".request.basic_user":
 		user, _, _ := (&http.Request{Header: state.header}).BasicAuth()
 		return user, true
-	}
-	if strings.HasPrefix(rest, ".request.") {
+	case strings.HasPrefix(rest, ".request."):
 		return state.lookUpBody(name)
-	}
-	dot := strings.LastIndexByte(rest, '.')
-	if dot < 1 || rest[0] != '.' {
+	case dot < 1 || rest[0] != '.':
 		return nil, false
 	}
 	zone, field := rest[1:dot], rest[dot+1:]

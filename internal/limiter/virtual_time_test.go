@@ -33,7 +33,7 @@ func serveNested(
 ) (h *comboHandlers, serve func(r *http.Request) *httptest.ResponseRecorder) {
 	t.Helper()
 	h, err := provisionCombo(t, caddytest.ComboConfig{
-		App: "{}", Outer: `{"rate_limits":{` + outer + `}}`, Inner: `{"rate_limits":{` + cmp.Or(inner, outer) + `}}`,
+		App: "{}", Outer: `{"problem_json":true,"rate_limits":{` + outer + `}}`, Inner: `{"rate_limits":{` + cmp.Or(inner, outer) + `}}`,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -33,6 +33,9 @@ var units = map[string]string{
 	"": "s", "sec": "s", "second": "s", "min": "m", "minute": "m", "hr": "h", "hour": "h", "day": "d", "msec": "ms", "millisecond": "ms",
 }
 
+// days has the units that Caddy doesn't know, in days.
+var days = map[string]int{"w": 7, "week": 7, "month": 30, "year": 365}
+
 var (
 	spanForm    = regexp.MustCompile(`^([0-9.]+)[ _-]?([a-zA-Z]*?)s?;?$`)
 	integerForm = regexp.MustCompile(`^[0-9]+([_,'][0-9]{3})*([kKMG]i?B?)?;?$`) // 10_000, 10k, 64KiB, or 10; with a semicolon
@@ -50,8 +53,8 @@ func meantDuration(text string) string {
 	if short, ok := units[unit]; ok {
 		unit = short
 	}
-	if n, err := strconv.Atoi(digits); err == nil && (unit == "w" || unit == "week") { // which Caddy doesn't know
-		digits, unit = strconv.Itoa(7*n), "d"
+	if n, err := strconv.Atoi(digits); err == nil && days[unit] > 0 {
+		digits, unit = strconv.Itoa(days[unit]*n), "d"
 	}
 	if d, err := caddy.ParseDuration(digits + unit); err != nil || d <= 0 {
 		return ""

@@ -224,7 +224,8 @@ func (b *batch) parseReply(m *message, text string) error {
 				found, err := r.Refund(release.isSent())
 				c.err = cmp.Or(c.err, err)
 				if release.isSent() && err == nil {
-					b.recordRelease(release, found)
+					b.slotsOp(release.name).record(found, -release.events)
+					release.replied = true
 				}
 			}
 			if one.Charges() {
@@ -248,12 +249,6 @@ func (b *batch) recordSlots(uses []slotsUse, found []int64) {
 			b.slotsOp(u.name).record(found[i], u.taken())
 		}
 	}
-}
-
-// recordRelease records that a reservation ended in Redis, and the count before.
-func (b *batch) recordRelease(r *release, found int64) {
-	b.slotsOp(r.name).record(found, -r.events)
-	r.replied = true
 }
 
 // record records that an operation of the message found a count, and added to it.

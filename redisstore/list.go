@@ -43,10 +43,6 @@ type lister struct {
 	page     store.Page
 }
 
-func newLister(l store.Listing, names wire.Names) *lister {
-	return &lister{Listing: l, names: names, deadline: time.Now().Add(maxListTime), listed: make(map[string]bool)}
-}
-
 // isFull reports whether the page has enough entries, or has cost enough.
 func (l *lister) isFull() bool {
 	return len(l.page.Entries) >= l.Limit || l.scanned >= maxScanned || l.scanned > 0 && !time.Now().Before(l.deadline)
@@ -83,7 +79,7 @@ func list(
 	if err != nil {
 		return store.Page{}, err
 	}
-	page := newLister(l, names)
+	page := &lister{Listing: l, names: names, deadline: time.Now().Add(maxListTime), listed: make(map[string]bool)}
 	for ; number < len(nodes); number++ {
 		if page.isFull() {
 			page.page.Next = formatCursor(nodes, number, 0)

@@ -26,7 +26,8 @@ func (b *RequestBody) readHeader(header http.Header) {
 	default:
 		b.unsupported = errEncoded
 	}
-	if err != nil || len(types) > 1 || media == multipartForm || !plainParameters.MatchString(types[0]) || hasCharsetTwice(types[0]) {
+	charsets := strings.Count(strings.ToLower(types[0]), "charset=") // as a parser finds them that only searches for the name
+	if err != nil || len(types) > 1 || media == multipartForm || !plainParameters.MatchString(types[0]) || charsets > 1 {
 		b.unsupported = errEncoded
 	}
 	for _, encoding := range header["Content-Encoding"] {
@@ -40,13 +41,6 @@ func (b *RequestBody) readHeader(header http.Header) {
 // charset*=us-ascii”utf-8, which only some parsers know. Others cut a text in quotation marks at a
 // semicolon or a comma.
 var plainParameters = regexp.MustCompile(`^[^;]*(;[ \t]*[0-9A-Za-z!#$&+.^_-]+=([^ \t";,\\]+|"[^";,\\]*")[ \t]*)*;?[ \t]*$`)
-
-// hasCharsetTwice reports whether a parser that only searches for the name charset could find
-// another value than mime.ParseMediaType, as in x="charset=utf-7".
-func hasCharsetTwice(contentType string) bool {
-	contentType = strings.ToLower(contentType)
-	return strings.Count(contentType, "charset=") > 1
-}
 
 // kindOfMediaType returns the kind of a media type, which may have parameters; 0 is another one. Some servers end the type
 // at a comma or a space. Such a type is malformed, so the zone can't read the body. It reads no multipart form, either.

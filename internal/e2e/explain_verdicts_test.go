@@ -148,7 +148,7 @@ func testExplainVerdicts(t *testing.T, use string) {
 	for _, status := range []int{200, 200, 429} {
 		c.Get(t, "/?zone=plain&key=a").Want(t, status)
 	}
-	want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3") // the second denial bans
+	want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3")                      // the second denial bans
 	want("/?zone=plain&key=c&cost=9", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5") // no wait helps
 	want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
 	c.Operate(t, 204, "PUT", "zones/plain/override?key=b", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)

@@ -18,7 +18,7 @@ func init() {
 //
 //	GET           /rate_limit/status                            the instance and its stores
 //	POST          /rate_limit/explain                           how a described request would be decided
-//	GET           /rate_limit/history                           the counts of the last three minutes
+//	GET           /rate_limit/history                           the counts of the last hour
 //	GET           /rate_limit/zones                             all zones
 //	GET           /rate_limit/zones/<zone>                      one zone
 //	GET           /rate_limit/zones/<zone>/top                  the keys denied most often in recent minutes

@@ -77,7 +77,7 @@ func (z *Zone) view(c *Configuration, counts telemetry.Counts) options.Object {
 	return v
 }
 
-// showHistory returns the counts of requests of the last minutes, in the zones that count them.
+// showHistory returns the counts of requests of the last hour, in the zones that count them.
 func (a *OperatorRequest) showHistory() (any, error) {
 	samples, now := telemetry.History(), time.Now()
 	v := adminapi.History{Ages: []float64{}, Zones: make(map[string]map[string][]int64)}

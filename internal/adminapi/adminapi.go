@@ -51,8 +51,7 @@ func (a *Alternatives) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &(*a)[0])
 }
 
-// History has the counts of requests of the last three minutes, at instants that are given by their ages. The oldest
-// comes first.
+// History has the counts of requests of the last hour, at instants that are given by their ages. The oldest comes first.
 type History struct {
 	Ages []float64 `json:"ages_seconds"`
 	// Zones has the counts since the start of the process, by zone and outcome, one for each age. Outcomes that never

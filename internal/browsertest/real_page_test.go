@@ -72,7 +72,7 @@ func TestRealChanges(t *testing.T) {
 	// The look at a key has the same buttons.
 	p.fill("#find-key-text", "bob")
 	p.click("#find-key button")
-	p.wait("document.querySelector('#key-content .bar-text').textContent.startsWith('1 of 2 left')")
+	p.wait("document.querySelector('#key-content .bar-text').textContent.startsWith('1 used · 1 of 2 left')")
 	p.click("#key-content [data-change=override]")
 	p.fill("#change-limits", "unlimited")
 	p.confirm()

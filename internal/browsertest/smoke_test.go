@@ -46,6 +46,18 @@ func TestSmoke(t *testing.T) {
 	p.wait("document.querySelector('[data-zone=api] .limit-texts').textContent.includes('token_bucket 2 1h')")
 	p.row("top", "alice")
 
+	// What Caddy has kept from half an hour ago is in the chart of the hour only.
+	p.wait("document.querySelector('#zone-hour .chart').ariaLabel.includes('zone api in the last 60 minutes')")
+	if got := evaluate[string](p, `(() => {
+		const at = elapsed(), rates = new Map([['api', {allowed: 5.5, denied: 1, shadowDenied: 0}]]);
+		instances[0].history = [{from: at - 1860000, to: at - 1800000, rates}];
+		const card = new Card('api');
+		card.show(at);
+		return [card.chart, card.hour].map((c) => c.points.some((p) => p.allowed === 5.5)).join();
+	})()`); got != "false,true" {
+		t.Errorf("it is in the charts: %s", got)
+	}
+
 	p.fill("#explain-url", "http://"+c.site+"/")
 	p.click("#explain summary")
 	p.fill("#explain-headers", "X-Api-Key: alice")

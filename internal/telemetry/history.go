@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -9,8 +10,8 @@ import (
 const (
 	// HistoryInterval is the time between two samples of the history.
 	HistoryInterval = 5 * time.Second
-	// historySpan is how far the history goes back.
-	historySpan = 3 * time.Minute
+	// fineSpan is how long all samples are kept, and historySpan how long one of each minute is.
+	fineSpan, historySpan = 3 * time.Minute, time.Hour
 )
 
 // Sample has the counts of requests by zone at an instant, from the start of the process on.
@@ -22,7 +23,7 @@ type Sample struct {
 // processHistory is the history of all configurations of this process, so a reload loses no sample.
 var processHistory history
 
-// history keeps the samples of the last minutes. It is safe for concurrent use.
+// history keeps the samples of the last hour. It is safe for concurrent use.
 type history struct {
 	mu      sync.Mutex
 	samples []Sample // the oldest first
@@ -48,8 +49,12 @@ func KeepHistory(ctx context.Context) {
 	}
 }
 
-// History returns the samples of the last three minutes, the oldest first.
-func History() []Sample { return processHistory.since(time.Now().Add(-historySpan)) }
+// History returns the samples of the last hour, the oldest first.
+func History() []Sample {
+	processHistory.mu.Lock()
+	defer processHistory.mu.Unlock()
+	return slices.Clone(processHistory.samples)
+}
 
 // add takes a sample. After a reload two configurations can take samples for a moment. Then a sample soon after another
 // one is left out.
@@ -60,19 +65,13 @@ func (h *history) add(now time.Time, counts func() map[string]Counts) {
 		return
 	}
 	h.samples = append(h.samples, Sample{now, counts()})
-	if oldest := now.Add(-historySpan - HistoryInterval); h.samples[0].At.Before(oldest) {
-		h.samples = h.samples[1:]
-	}
-}
-
-// since returns the samples from an instant on.
-func (h *history) since(from time.Time) (recent []Sample) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.samples {
-		if !s.At.Before(from) {
-			recent = append(recent, s)
+	var before time.Time // of the sample before
+	h.samples = slices.DeleteFunc(h.samples, func(s Sample) bool {
+		age := now.Sub(s.At)
+		if age > historySpan || age > fineSpan && s.At.Sub(before) < time.Minute-HistoryInterval/2 {
+			return true
 		}
-	}
-	return recent
+		before = s.At
+		return false
+	})
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A history has a sample for each interval of the last three minutes, also if two configurations take them.
+// A history has a sample for each interval of the last three minutes, and before that one for each minute of the last
+// hour, also if two configurations take them.
 func TestHistory(t *testing.T) {
 	var h history
 	now := time.Now()
@@ -15,23 +16,32 @@ func TestHistory(t *testing.T) {
 		counted++
 		return map[string]Counts{"api": {OutcomeAllowed: counted, OutcomeDenied: 2 * counted}}
 	}
-	for i := range 100 {
-		at := now.Add(time.Duration(i) * HistoryInterval)
-		h.add(at, counts)
-		h.add(at.Add(time.Second), counts)
+	for range 1000 {
+		now = now.Add(HistoryInterval)
+		h.add(now, counts)
+		h.add(now.Add(time.Second), counts)
 	}
-	end := now.Add(99 * HistoryInterval)
-	samples := h.since(end.Add(-historySpan))
-	if want := int(historySpan/HistoryInterval) + 1; len(samples) != want || len(h.samples) > want+1 || counted != 100 {
-		t.Fatalf("%d samples of %d are recent, and %d were taken; want %d", len(samples), len(h.samples), counted, want)
-	}
-	for i, s := range samples {
-		if n := int64(100 - len(samples) + 1 + i); s.Zones["api"] != (Counts{OutcomeAllowed: n, OutcomeDenied: 2 * n}) {
-			t.Errorf("sample %d has %v, want %d", i, s.Zones["api"], n)
+	for i, s := range h.samples {
+		age := now.Sub(s.At)
+		if n := 1000 - int64(age/HistoryInterval); s.Zones["api"] != (Counts{OutcomeAllowed: n, OutcomeDenied: 2 * n}) {
+			t.Errorf("the sample of %v ago has %v, want %d", age, s.Zones["api"], n)
+		}
+		if i == 0 {
+			if age <= historySpan-time.Minute || age > historySpan {
+				t.Errorf("the first sample is from %v ago", age)
+			}
+			continue
+		}
+		want, gap := HistoryInterval, s.At.Sub(h.samples[i-1].At)
+		if age > fineSpan {
+			want = time.Minute
+		}
+		if gap != want && (age != fineSpan || gap > time.Minute) {
+			t.Errorf("the sample of %v ago is %v after the one before, want %v", age, gap, want)
 		}
 	}
-	if first := samples[0].At; !first.Equal(end.Add(-historySpan)) {
-		t.Errorf("the first sample is from %v before the end", end.Sub(first))
+	if age := now.Sub(h.samples[len(h.samples)-1].At); age != 0 || counted != 1000 {
+		t.Errorf("the last sample is from %v ago, and %d were taken", age, counted)
 	}
 }
 

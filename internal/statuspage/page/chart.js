@@ -1,8 +1,8 @@
-// A chart of the last minutes: the allowed requests of a zone, and the denied ones on top of them.
+// A chart of the last minutes or the last hour: the allowed requests of a zone, and the denied ones on top of them.
 // Denied requests are hatched, so their color doesn't matter. At the top of the allowed ones are those
 // that a zone in shadow mode would deny, dotted and above a dashed line.
 
-const chartSeconds = 180;
+const chartMinutes = 3;
 const chartHeight = 96;
 const svgNames = 'http://www.w3.org/2000/svg';
 
@@ -18,8 +18,9 @@ const noRate = ofEachKind(() => null);
 let charts = 0;
 
 class Chart {
-	constructor(name) {
+	constructor(name, minutes) {
 		this.name = name;
+		this.minutes = minutes;
 		this.points = []; // rates, with at as of elapsed(). Null rates are a gap
 		this.width = 300;
 		const id = `hatch-${charts++}`;
@@ -36,7 +37,7 @@ class Chart {
 				svg('rect', { class: 'hatch-ground', width: 6, height: 6 }), svg('rect', { class: 'hatch', width: 2.5, height: 6 })),
 			svg('pattern', { id: `${id}-dots`, width: 6, height: 6, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' }, svg('circle', { class: 'hatch', cx: 3, cy: 3, r: 1 }))),
 			this.grid, this.allowed, this.would, this.denied, this.wouldLine, this.allowedLine, this.deniedLine, this.top);
-		this.caption = element('p', { class: 'chart-caption', 'aria-hidden': 'true' }, element('span', {}, '3 min ago'), element('span', {}, 'now'));
+		this.caption = element('p', { class: 'chart-caption', 'aria-hidden': 'true' }, element('span', {}, `${minutes} min ago`), element('span', {}, 'now'));
 		this.element = element('div', { class: 'chart-box' }, this.svg, this.caption);
 		new ResizeObserver(([entry]) => {
 			this.width = Math.max(80, Math.round(entry.contentRect.width));
@@ -48,7 +49,7 @@ class Chart {
 
 	add(at, rate) {
 		this.points.push({ at, ...(rate || noRate) });
-		while (this.points[0].at < at - chartSeconds * 1000) this.points.shift();
+		while (this.points[0].at < at - this.minutes * 60000) this.points.shift();
 		this.draw();
 	}
 
@@ -76,7 +77,7 @@ class Chart {
 		const height = chartHeight;
 		const top = this.scale();
 		const end = this.points.length ? this.points[this.points.length - 1].at : 0;
-		const x = (p) => (width - ((end - p.at) / (chartSeconds * 1000)) * width).toFixed(1);
+		const x = (p) => (width - ((end - p.at) / (this.minutes * 60000)) * width).toFixed(1);
 		const y = (rate) => (height - 1 - (rate / top) * (height - 14)).toFixed(1);
 		const runs = [];
 		let run = null;
@@ -118,7 +119,7 @@ class Chart {
 		const words = (rate) => `${formatRate(rate.allowed)} allowed and ${formatRate(rate.denied)} denied per second` +
 			(isDry ? `, and ${formatRate(rate.shadowDenied)} of the allowed would be denied (shadow mode)` : '');
 		const peaks = ofEachKind((k) => Math.max(0, ...rates.map((p) => p[k])));
-		this.svg.setAttribute('aria-label', `Requests of zone ${this.name} in the last 3 minutes. ` +
+		this.svg.setAttribute('aria-label', `Requests of zone ${this.name} in the last ${this.minutes} minutes. ` +
 			`${last.allowed === null ? 'No numbers now' : `Now ${words(last)}`}. At most ${words(peaks)}.`);
 	}
 
@@ -129,11 +130,11 @@ class Chart {
 		if (event && this.points.length) {
 			const box = this.svg.getBoundingClientRect();
 			const end = this.points[this.points.length - 1].at;
-			const at = end - (1 - (event.clientX - box.left) / box.width) * chartSeconds * 1000;
+			const at = end - (1 - (event.clientX - box.left) / box.width) * this.minutes * 60000;
 			near = this.points.reduce((a, b) => (Math.abs(b.at - at) < Math.abs(a.at - at) ? b : a));
-			if (Math.abs(near.at - at) > 3000 || near.allowed === null) near = null;
+			if (Math.abs(near.at - at) > this.minutes * 1000 || near.allowed === null) near = null;
 		}
-		setText(left, near ? clock.format(Date.now() - (elapsed() - near.at)) : '3 min ago');
+		setText(left, near ? clock.format(Date.now() - (elapsed() - near.at)) : `${this.minutes} min ago`);
 		const would = near && near.shadowDenied > 0 ? ` (${formatRate(near.shadowDenied)} would be denied)` : '';
 		setText(right, near ? `${formatRate(near.allowed)} allowed${would}, ${formatRate(near.denied)} denied per second` : 'now');
 	}

@@ -28,7 +28,7 @@ class Instance {
 		this.rates = new Map(); // by name
 		this.deniedAt = new Map(); // when the counts of denials were last seen to grow, by name
 		this.status = null;
-		this.history = null; // {from, to, rates by name}: what Caddy has kept of the last minutes, as of the first answer
+		this.history = null; // {from, to, rates by name}: what Caddy has kept of the last hour, as of the first answer
 	}
 
 	call(method, path, body) {

@@ -13,7 +13,7 @@ function addRates(all) {
 // rateOf returns the rates of a zone, over all instances.
 const rateOf = (name) => addRates(living().map((i) => i.rates.get(name)));
 
-// keptPoints returns the points of a chart for what Caddy has kept of the last minutes. Their instants are those of the
+// keptPoints returns the points of a chart for what Caddy has kept of the last hour. Their instants are those of the
 // instance that has most. A point stands for the time since the point before, so the first one is a gap.
 function keptPoints(name) {
 	const [most = []] = living().map((i) => i.history || []).sort((a, b) => b.length - a.length);
@@ -72,8 +72,10 @@ const figures = [
 class Card {
 	constructor(name) {
 		this.name = name;
-		this.chart = new Chart(name);
+		this.chart = new Chart(name, chartMinutes);
 		this.chart.points = keptPoints(name);
+		this.hour = new Chart(name, 60); // has a point for each minute
+		this.hour.points = keptPoints(name);
 		this.button = element('button', { class: 'zone-name', 'aria-pressed': 'false', onclick: () => choose(name, true) }, name);
 		this.limits = element('ul', { class: 'limit-texts' });
 		this.figures = figures.map(([kind, title]) => element('div', { class: kind }, element('dt', {}, title), element('dd', {}, '–')));
@@ -90,7 +92,12 @@ class Card {
 		const rate = rateOf(this.name);
 		this.chart.add(at, rate);
 		this.element.classList.toggle('denies', Boolean(rate && rate.denied > 0));
-		const all = this.chart.last(chartSeconds);
+		const all = this.chart.last(chartMinutes * 60);
+		const { points } = this.hour;
+		if (points.length === 0 || at - points[points.length - 1].at >= 60000) {
+			const minute = this.chart.last(60);
+			this.hour.add(at, rate && ofEachKind((kind) => minute[kind] / 60));
+		}
 		this.isDry = isDry(list) || all.shadowDenied > 0;
 		figures.forEach(([kind, , value], i) => {
 			this.figures[i].hidden = kind === 'would' && !this.isDry;
@@ -183,6 +190,8 @@ function showDetails() {
 	settings.push(element('span', {}, 'Store ', element('code', {}, [...new Set(list.map((z) => z.store))].join(', '))));
 	setChildren($('zone-settings'), ...settings);
 	setChildren($('zone-limits'), ...limitLines(list, Infinity));
+	const hour = cards.get(chosen).hour.element;
+	if ($('zone-hour').firstChild !== hour) $('zone-hour').replaceChildren(hour);
 
 	const hasBans = list.some((z) => z.ban), hasOverrides = list.some((z) => z.runtime_overrides);
 	$('bans-new').hidden = !hasBans;

@@ -68,6 +68,7 @@ func takeBehindRetriedCorrection(t *testing.T, dialer *failingDialer) {
 	s.keys.mu.Lock()
 	b.sent = time.Now().Add(-time.Hour) // it has stalled, so the queue is sent without waiting for its end
 	s.queue.inFlight, s.keys.correcting["k"] = append(s.queue.inFlight, b), b
+	s.keys.endLocked(s, &message{calls: []*pendingCall{{key: "k", requests: r}}}, time.Now(), nil) // a take before it ends
 	s.keys.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	behind.queued = time.Now().Add(time.Hour) // so it has not waited for too long

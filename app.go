@@ -122,7 +122,7 @@ func (a *App) Validate() error {
 }
 
 // Start begins to sweep the stores in memory, and to check every Redis once. It also begins to keep the counts of the
-// last minutes. All of this ends with the configuration. All handlers have been provisioned by then.
+// last hour. All of this ends with the configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
 	a.warnOfRoutes()

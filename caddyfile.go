@@ -328,7 +328,7 @@ func parseLimit(algorithm *algorithms.Algorithm, args []string) (l Limit, err er
 		instead = "for example " + l.Algorithm + " " + algorithms.ExampleOf(l.Algorithm)
 	case algorithm.Burst && burst != "" && burst != "0":
 		instead += " " + burst
-	case strings.Contains(text, "month"):
+	case window == "30d":
 		instead += fmt.Sprintf(", or calendar %s month", events)
 	}
 	return l, fmt.Errorf("%s takes %s, not %q: write %s", l.Algorithm, form, text, instead)

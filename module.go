@@ -71,7 +71,7 @@ func init() {
 //
 // Placeholder | Value
 // ------------|---------------
-// `{http.rate_limit.request.basic_user}` | The user name in the field Authorization of a basic login; empty for other requests
+// `{http.rate_limit.request.basic_user}` | The user name in the only field Authorization, of a basic login; empty for other requests
 //
 // These placeholders have values of the request's body. They work in key, plan, cost and factor of a
 // zone:

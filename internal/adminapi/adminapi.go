@@ -95,7 +95,7 @@ type Budgets struct {
 type Limit struct {
 	Plan      *string `json:"plan,omitempty"`
 	Limit     string  `json:"limit"`
-	Used      *int64  `json:"used,omitempty"`     // and not given back by time yet; nil for smooth, which counts no events
+	Used      *int64  `json:"used,omitempty"`     // and not given back by time yet; nil if the limit doesn't say
 	Reserved  int64   `json:"reserved,omitempty"` // by requests in flight of a zone with settle; it is neither used nor remaining
 	Remaining int64   `json:"remaining"`
 	// RetryAfter is how long until one event fits: 0 if one fits now, null if none ever will.

@@ -91,6 +91,16 @@ zone freed {
 	runtime_overrides
 	override vip unlimited
 }
+zone held {
+	match query zone=held
+	key {query.key}
+	token_bucket 5 1h {
+		initial 0
+	}
+	sliding_log 5 1h {
+		min_interval 1s
+	}
+}
 zone partly {
 	match query zone=partly
 	key {query.key}
@@ -147,6 +157,17 @@ func testExplainVerdicts(t *testing.T, use string) {
 	want("/?zone=plain&key=a", "allowed; plain yes allowed 2 5")
 	for _, status := range []int{200, 200, 429} {
 		c.Get(t, "/?zone=plain&key=a").Want(t, status)
+	}
+	for zone, want := range map[string]string{"plain": "2 2 ", "held": ""} { // held can't tell what is used
+		got := ""
+		for _, l := range seen[adminapi.Key](t, c, "zones/"+zone+"/keys?key=a").Budgets[0].Limits {
+			if l.Used != nil {
+				got += fmt.Sprint(*l.Used, " ")
+			}
+		}
+		if got != want {
+			t.Errorf("zone %s: used %s, want %s", zone, got, want)
+		}
 	}
 	want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3")                      // the second denial bans
 	want("/?zone=plain&key=c&cost=9", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5") // no wait helps

@@ -33,6 +33,8 @@ func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 		return state, true
 	case rest == ".instant":
 		return state.instant(), true
+	case rest == ".request.basic_user" && len(state.header["Authorization"]) > 1: // programs read one or the other
+		return "", true
 	case rest == ".request.basic_user":
 		user, _, _ := (&http.Request{Header: state.header}).BasicAuth()
 		return user, true

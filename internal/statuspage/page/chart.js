@@ -53,13 +53,15 @@ class Chart {
 		this.draw();
 	}
 
-	// last adds up the requests of the last seconds.
+	// last adds up the requests of the last seconds, and the seconds that they took.
 	last(seconds) {
-		const total = ofEachKind(() => 0);
+		const total = { seconds: 0, ...ofEachKind(() => 0) };
 		const end = this.points.length ? this.points[this.points.length - 1].at : 0;
 		this.points.forEach((p, i) => {
 			if (i === 0 || p.allowed === null || p.at < end - seconds * 1000) return;
-			for (const kind of kindNames) total[kind] += (p[kind] * (p.at - this.points[i - 1].at)) / 1000;
+			const span = (p.at - this.points[i - 1].at) / 1000;
+			total.seconds += span;
+			for (const kind of kindNames) total[kind] += p[kind] * span;
 		});
 		return total;
 	}

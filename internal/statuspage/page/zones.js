@@ -96,7 +96,7 @@ class Card {
 		const { points } = this.hour;
 		if (points.length === 0 || at - points[points.length - 1].at >= 60000) {
 			const minute = this.chart.last(60);
-			this.hour.add(at, rate && ofEachKind((kind) => minute[kind] / 60));
+			this.hour.add(at, minute.seconds > 0 ? ofEachKind((kind) => minute[kind] / minute.seconds) : rate);
 		}
 		this.isDry = isDry(list) || all.shadowDenied > 0;
 		figures.forEach(([kind, , value], i) => {

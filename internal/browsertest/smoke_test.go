@@ -46,7 +46,7 @@ func TestSmoke(t *testing.T) {
 	p.wait("document.querySelector('[data-zone=api] .limit-texts').textContent.includes('token_bucket 2 1h')")
 	p.row("top", "alice")
 
-	// What Caddy has kept from half an hour ago is in the chart of the hour only.
+	// Only the chart of the hour has requests from half an hour ago.
 	p.wait("document.querySelector('#zone-hour .chart').ariaLabel.includes('zone api in the last 60 minutes')")
 	if got := evaluate[string](p, `(() => {
 		const at = elapsed(), rates = new Map([['api', {allowed: 5.5, denied: 1, shadowDenied: 0}]]);

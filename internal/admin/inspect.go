@@ -215,7 +215,7 @@ func newLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 	case l.Algorithm().Calendar:
 		v.Used, v.Reserved = &d.Used, r.Outcome.Reserved.Events
 	case !l.Algorithm().BinaryOnly: // smooth counts no events
-		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining) // time may have given some back
+		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining)                        // time may have given some back
 		if used := l.Burst - v.Remaining - v.Reserved; l.MinInterval == 0 && l.Initial == nil { // which leave less than is unused
 			v.Used = &used
 		}

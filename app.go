@@ -106,7 +106,8 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.events, err = denials.NewEvents(ctx, events.(*caddyevents.App), activeEvents); err != nil {
+	ofActive := func() *denials.Events { return ofActiveApp(func(a *App) *denials.Events { return a.events }) }
+	if a.events, err = denials.NewEvents(ctx, events.(*caddyevents.App), ofActive); err != nil {
 		return err
 	}
 	a.denials = denials.NewLog(a.events)
@@ -137,11 +138,6 @@ func (a *App) Start() error {
 		go a.checkRedis(b)
 	}
 	return nil
-}
-
-// activeEvents returns the events of the configuration in force, or nil.
-func activeEvents() *denials.Events {
-	return ofActiveApp(func(a *App) *denials.Events { return a.events })
 }
 
 // Stop does nothing, because requests may still be in flight.

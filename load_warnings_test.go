@@ -330,6 +330,8 @@ func TestWarningsOfMadeUpKeys(t *testing.T) {
 		"request_header X-Api-Key {http.auth.user.id}\n" + trap:                                                             "",
 		basic + trap:                                                                              "{http.request.header.X-Api-Key}", // looks at Authorization
 		basic + of("{header.Authorization}"):                                                      "",
+		basic + of("{http.rate_limit.request.basic_user}"):                                        "",
+		of("{http.rate_limit.request.basic_user}"):                                                "{http.rate_limit.request.basic_user}",
 		"@k header !X-Api-Key\nrespond @k 401\n" + trap:                                           "{http.request.header.X-Api-Key}",
 		"@k query id=*\nroute @k {\n" + of("{query.id}") + "}":                                    "{http.request.uri.query.id}",
 		"@k path /session/*\nrespond @k ok\n" + of("{cookie.session}"):                            "{http.request.cookie.session}",

@@ -62,13 +62,8 @@ func (f Features) compose(body string) string {
 		b.WriteString(slotsLua)
 	}
 	b.WriteString(body)
-	return presized(b.String())
-}
-
-// presized gives tables space for a few entries, because growing a table costs more than filling it.
-func presized(script string) string {
-	const entries = 8
-	return strings.ReplaceAll(script, "{--[[room]]}", "{"+strings.Repeat("nil,", entries)+"}")
+	const entries = 8 // tables have space for a few, because growing a table costs more than filling it
+	return strings.ReplaceAll(b.String(), "{--[[room]]}", "{"+strings.Repeat("nil,", entries)+"}")
 }
 
 // appendNumbers appends numbers as scripts read them.

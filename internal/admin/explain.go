@@ -147,7 +147,8 @@ func parseDescribedURL(text string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
 		return nil, fmt.Errorf("%.100q must begin with http:// or https:// and a host: %s", text, example)
 	case u.User != nil:
-		return nil, errors.New("it must not have a user and a password: write the ID of the user into user")
+		return nil, errors.New("it must not have a user and a password: write the ID of the user into user, " +
+			"or the field Authorization of a basic login into headers")
 	}
 	return u, nil
 }

@@ -200,7 +200,8 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 		b.Concurrency = &adminapi.Concurrency{Limit: r.GrantedSlots(), InUse: r.Outcome.Slots.InFlight}
 	}
 	if r.Ban != nil {
-		b.Ban = &adminapi.Ban{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
+		stands := r.Outcome.Ban.Stands
+		b.Ban = &adminapi.Ban{Banned: stands, Shadow: stands && !z.Enforces(r.Key), Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
 	}
 	return b
 }

@@ -112,6 +112,7 @@ type Concurrency struct {
 // Ban is the ban of a key.
 type Ban struct {
 	Banned bool    `json:"banned"`
+	Shadow bool    `json:"shadow,omitempty"` // the key's requests pass all the same
 	Ends   float64 `json:"ends_after_seconds"`
 }
 
@@ -145,7 +146,8 @@ type ListedBan struct {
 	Alternative string    `json:"alternative,omitempty"` // as in [Budgets]
 	Ends        float64   `json:"ends_after_seconds"`
 	Until       time.Time `json:"until"`
-	Origin      string    `json:"origin"` // denials, or operator
+	Origin      string    `json:"origin"`           // denials, or operator
+	Shadow      bool      `json:"shadow,omitempty"` // as in [Ban]
 }
 
 // OverrideList is a page of the overrides of a zone.

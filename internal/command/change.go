@@ -169,8 +169,8 @@ func (c *call) change(method, resource, ended string, body any) error {
 // hasNone reports whether a key has nothing of a resource that can be deleted.
 var hasNone = map[string]func(adminapi.Key) bool{
 	"override": func(k adminapi.Key) bool { return k.Override == nil || k.Override.From == "config" },
-	"ban":      func(k adminapi.Key) bool { return banEnds(k) == 0 },
-	"keys":     func(k adminapi.Key) bool { return banEnds(k) == 0 && isUnused(k) },
+	"ban":      func(k adminapi.Key) bool { return !longestBan(k).Banned },
+	"keys":     func(k adminapi.Key) bool { return !longestBan(k).Banned && isUnused(k) },
 }
 
 // overrideText returns the limits of an override, and its end if it has one.
@@ -182,14 +182,14 @@ func overrideText(now time.Time, o adminapi.Override) string {
 	return text
 }
 
-// banEnds returns how long the ban of a key lasts, in seconds. It is 0 without a ban.
-func banEnds(key adminapi.Key) (ends float64) {
+// longestBan returns the ban of a key that lasts longest. It is zero without a ban.
+func longestBan(key adminapi.Key) (ban adminapi.Ban) {
 	for _, b := range key.Budgets {
-		if b.Ban != nil && b.Ban.Banned {
-			ends = max(ends, b.Ban.Ends)
+		if b.Ban != nil && b.Ban.Banned && b.Ban.Ends > ban.Ends {
+			ban = *b.Ban
 		}
 	}
-	return ends
+	return ban
 }
 
 // isUnused reports whether a key has limits, but no charges, and no requests in flight.

@@ -169,6 +169,9 @@ func decisionText(verdict string, d *adminapi.Decision) string {
 		return ""
 	}
 	text := " by zone " + quoteName(d.Zone) + ": " + printable(cmp.Or(d.Limit, d.Reason))
+	if d.Reason == "reserved" {
+		text += " (reserved by requests in flight)"
+	}
 	switch {
 	case d.RetryAfter == nil && verdict == "denied":
 		text += ", and waiting won't help"

@@ -63,9 +63,9 @@ func denialTexts(now time.Time, denials []adminapi.DeniedKey) (texts []string) {
 				addDenials(&sum, d)
 			}
 		}
-		verb, by := "denied", printable(sum.Limit)
+		verb, by := "denied", printable(sum.Limit)+inShadow(shadow)
 		if shadow {
-			verb, by = "would have been denied", by+" (shadow mode)"
+			verb = "would have been denied"
 		}
 		if sum.Denied < sum.AtMost {
 			verb += " at least"
@@ -80,6 +80,14 @@ func denialTexts(now time.Time, denials []adminapi.DeniedKey) (texts []string) {
 		}
 	}
 	return texts
+}
+
+// inShadow returns what follows an effect that a zone would only have without shadow mode.
+func inShadow(shadow bool) string {
+	if shadow {
+		return " (shadow mode)"
+	}
+	return ""
 }
 
 // addDenials adds the denials of a key that another instance counted.
@@ -112,9 +120,9 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 	for _, text := range denialTexts(now, key.Denials) {
 		b.WriteString("Recently: " + text + "\n")
 	}
-	if ends := banEnds(key); ends > 0 {
-		until := now.Add(time.Duration(ends * float64(time.Second)))
-		b.WriteString(s.Paint("Banned for "+span(ends)+", until "+instant(now, until), terminal.Red) + "\n")
+	if ban := longestBan(key); ban.Banned {
+		until := now.Add(time.Duration(ban.Ends * float64(time.Second)))
+		b.WriteString(s.Paint("Banned for "+span(ban.Ends)+", until "+instant(now, until)+inShadow(ban.Shadow), terminal.Red) + "\n")
 	}
 	if o := key.Override; o != nil {
 		origin := "Override of the configuration"

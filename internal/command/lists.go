@@ -130,7 +130,7 @@ func bansView(s terminal.Style, now time.Time, lists []decoded[adminapi.BanList]
 	more := ""
 	for _, d := range lists {
 		for _, b := range d.body.Bans {
-			t.Add(string(d.from), quoteName(d.zone), span(b.Ends), instant(now, b.Until), printable(b.Origin),
+			t.Add(string(d.from), quoteName(d.zone), span(b.Ends), instant(now, b.Until), printable(b.Origin)+inShadow(b.Shadow),
 				alternativeText(b.Alternative), shownKey(b.ShownKey))
 		}
 		more += moreIn(d.zone, d.body.Next)

@@ -105,7 +105,7 @@ func TestListViews(t *testing.T) {
 	}}
 	goldentest.Want(t, "testdata/bans.txt", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{from("a:1/login", bans)}, 0))
 	alternative := adminapi.BanList{Next: "7", Bans: []adminapi.ListedBan{
-		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 1, Until: now.Add(time.Second), Origin: "denials"},
+		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 1, Until: now.Add(time.Second), Origin: "denials", Shadow: true},
 	}}
 	goldentest.Want(t, "testdata/bans_several.txt", bansView(terminal.Style{}, now, []decoded[adminapi.BanList]{
 		from("a:1/api", adminapi.BanList{}), from("a:1/login", bans), from("b:1/login", alternative),

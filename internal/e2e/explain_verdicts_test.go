@@ -63,6 +63,7 @@ zone watches {
 	match query zone=watches
 	key {query.key}
 	fixed_window 1 1h
+	ban 1d after 1
 	shadow
 }
 zone bodies {
@@ -185,6 +186,11 @@ func testExplainVerdicts(t *testing.T, use string) {
 	want("/?zone=planned&free=1", "unlimited; planned exempt ")
 	c.Get(t, "/?zone=watches&key=a").Want(t, 200)
 	want("/?zone=watches&key=a", "allowed; watches yes denied 0")
+	c.Get(t, "/?zone=watches&key=a").Want(t, 200)
+	ban := seen[adminapi.Key](t, c, "zones/watches/keys?key=a").Budgets[0].Ban
+	if list := seen[adminapi.BanList](t, c, "zones/watches/bans").Bans; !ban.Banned || !ban.Shadow || len(list) != 1 || !list[0].Shadow {
+		t.Errorf("a ban in shadow mode: %+v, listed as %+v", ban, list)
+	}
 	want("/?zone=freed&key=vip", "unlimited; freed unlimited ")
 	c.Operate(t, 204, "PUT", "zones/freed/override?key=vip", `{"limits":["gcra 7 1h"]}`)
 	want("/?zone=freed&key=vip", "allowed; freed yes allowed 7")

@@ -29,7 +29,10 @@ const problemTypes = "https://iana.org/assignments/http-problem-types#"
 // Denied completes the problem of a client whose request is denied, by its reason.
 func Denied(p Problem) Problem {
 	p.Type, p.Title = problemTypes+"quota-exceeded", "The quota for such requests has been exceeded"
-	if p.Reason == "ban" {
+	switch p.Reason {
+	case "reserved":
+		p.Title = "The rest of the quota for such requests is reserved by others at present"
+	case "ban":
 		p.Type, p.Title = problemTypes+"abnormal-usage-detected", "Too many such requests have been denied"
 	}
 	return p

@@ -92,7 +92,7 @@ var addressField = regexp.MustCompile(`(?i)^http\.request\.header\.(.*-)?` +
 	`((client|socket)?ip(v[46])?|(viewer|external|remote)-addr(ess)?|forwarded(-for)?)$`)
 
 // textField matches the placeholders of values that clients write as they like. A value of the body names an account.
-var textField = regexp.MustCompile(`^http\.request\.(?:header|cookie|uri\.query)\.(.+)$`)
+var textField = regexp.MustCompile(`^http\.(?:request\.(?:header|cookie|uri\.query)\.(.+)|rate_limit\.request\.(basic_user))$`)
 
 // MadeUpValue returns the first placeholder in the key that only clients choose, or "". mayCheck says of a header field,
 // cookie or value of the query whether something may check it. Addresses in header fields have another warning.
@@ -100,7 +100,7 @@ func (z *Zone) MadeUpValue(mayCheck func(name string) bool) string {
 	for _, t := range z.Keys {
 		names, _ := keys.Placeholders(t.Text) // checked before
 		for _, name := range names {
-			if text := textField.FindStringSubmatch(name); text != nil && !addressField.MatchString(name) && !mayCheck(text[1]) {
+			if text := textField.FindStringSubmatch(name); text != nil && !addressField.MatchString(name) && !mayCheck(text[1]+text[2]) {
 				return name
 			}
 		}

@@ -68,10 +68,3 @@ func (state *State) traceOutcome(e *Entry, outcome telemetry.Outcome) {
 		state.trace.SetRemaining(e.Zone.Name, d.Remaining)
 	}
 }
-
-// countCharge counts the charge of a request that has ended, in a zone with settle.
-func (e *Entry) countCharge() {
-	reserved, _ := e.reserved()
-	charged, _ := e.charged()
-	e.Zone.Metrics.CountCharge(reserved, charged)
-}

@@ -113,11 +113,14 @@ func (state *State) correct(ends bool) {
 			if e.Settled {
 				c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
 			}
-			if c.Settled = e.endReservation(); c.Settled || c.Charge > 0 { // more is used
+			c.Settled = e.Outcome.Reserved.Added > 0 && (e.reservation == nil || e.reservation.Stop())
+			if c.Settled || c.Charge > 0 { // more is used
 				c.Charged = state.reporter(e, e.Limits)
 			}
 			if e.Zone.Settle != nil {
-				e.countCharge()
+				reserved, _ := e.reserved()
+				charged, _ := e.charged()
+				e.Zone.Metrics.CountCharge(reserved, charged)
 			}
 		}
 		if c.Corrects() {

@@ -120,11 +120,6 @@ func (state *State) limitReservations() {
 	}
 }
 
-// endReservation reports whether the correction of the charge must end what the request has reserved.
-func (e *Entry) endReservation() bool {
-	return e.Outcome.Reserved.Added > 0 && (e.reservation == nil || e.reservation.Stop())
-}
-
 // ReadHeader settles the request by the header of the response, which is about to be sent. If
 // there are trailers, or if the true cost depends on the body, readEnd reads it later.
 func (s *Settlement) ReadHeader(status int, header http.Header) {

@@ -34,7 +34,7 @@ var units = map[string]string{
 }
 
 // days has the units that Caddy doesn't know, in days.
-var days = map[string]int{"w": 7, "week": 7, "month": 30, "year": 365}
+var days = map[string]int{"w": 7, "week": 7, "mo": 30, "month": 30, "year": 365}
 
 var (
 	spanForm    = regexp.MustCompile(`^([0-9.]+)[ _-]?([a-zA-Z]*?)s?;?$`)

@@ -8,7 +8,7 @@ import (
 // Values that are nearly right become right, and others are left alone.
 func TestMeant(t *testing.T) {
 	for text, want := range map[string]string{
-		"1min": "1m", "60": "60s", "5 minutes": "5m", "2Days": "2d", "500msec": "500ms", "1H": "1h", "1.5hours": "1.5h", "1w": "7d", "1month": "30d", "1m;": "1m",
+		"1min": "1m", "60": "60s", "5 minutes": "5m", "2Days": "2d", "500msec": "500ms", "1H": "1h", "1.5hours": "1.5h", "1w": "7d", "1month": "30d", "2mo": "60d", "1m;": "1m",
 		"": "", "soon": "", "0": "", "-5": "", "1 fortnight": "", "1,5m": "",
 	} {
 		if got := meantDuration(text); got != want {

@@ -78,7 +78,7 @@ func (s *Survey) Add(routes caddyhttp.RouteList, outer caddyhttp.MatcherSets, ou
 					text, _ := json.Marshal(h)
 					s.checks = append(s.checks, check{path: path, words: wordsOf(inBraces.ReplaceAll(text, nil))})
 				} else if name == "authentication" && isBasic(h) {
-					s.checks = append(s.checks, check{path: path, words: map[string]bool{"authorization": true}})
+					s.checks = append(s.checks, check{path: path, words: map[string]bool{"authorization": true, "basic_user": true}})
 				} else if effectUnknown(name, h) {
 					s.AddCheck(path)
 				}

@@ -123,7 +123,7 @@ function budgetList(b) {
 	}
 	if (b.ban && b.ban.begins) rows.push(element('li', { class: 'limit banned' }, element('strong', {}, 'A ban would begin'), ` · of ${formatSpan(b.ban.ends_after_seconds)}`));
 	else if (b.ban && b.ban.banned) {
-		rows.push(element('li', { class: 'limit banned' }, element('strong', {}, 'Banned'), ` · ends in ${formatSpan(b.ban.ends_after_seconds)}, at ${formatInstant(Date.now() + b.ban.ends_after_seconds * 1000)}`));
+		rows.push(element('li', { class: 'limit banned' }, element('strong', {}, b.ban.shadow ? 'Banned in shadow mode' : 'Banned'), ` · ends in ${formatSpan(b.ban.ends_after_seconds)}, at ${formatInstant(Date.now() + b.ban.ends_after_seconds * 1000)}`));
 	}
 	return element('ul', { class: 'limits' }, ...rows);
 }

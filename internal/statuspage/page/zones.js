@@ -348,7 +348,7 @@ class KeyList {
 
 const settingsOfChosen = () => variants(chosen);
 
-const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'by an operator' : 'by denials')];
+const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, `${b.origin === 'operator' ? 'by an operator' : 'by denials'}${b.shadow ? ' (shadow mode)' : ''}`)];
 
 // Denied keys come before those that only would be denied.
 const deniedKeys = {

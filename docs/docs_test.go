@@ -98,7 +98,7 @@ func TestPlaceholderReference(t *testing.T) {
 	for _, kind := range regexp.MustCompile(`"http\.rate_limit\.(request\.(\w+))\."`).FindAllStringSubmatch(caddytest.ReadFile(t, "internal/bodies/fields.go"), -1) {
 		provided = append(provided, kind[1]+map[string]string{"json": ".<path>", "form": ".<field>"}[kind[2]])
 	}
-	for _, name := range regexp.MustCompile(`name == PlaceholderPrefix\+"\.(\w+)"`).FindAllStringSubmatch(code, -1) {
+	for _, name := range regexp.MustCompile(`rest == "\.([\w.]+)"`).FindAllStringSubmatch(code, -1) {
 		provided = append(provided, name[1])
 	}
 	slices.Sort(provided)

@@ -77,7 +77,7 @@ func (r *replay) playRefund(m execution, o *wiretest.Operation, reply *wire.Repl
 		v := r.valueAt(refund.Name)
 		v.limit = l
 		algorithms.Refund(l, &v.state, m.at, refund.Receipt, refund.Events)
-		v.updateExpiry(l)
+		r.updateExpiry(v, l)
 		if err == nil {
 			r.Refunds++
 		}
@@ -145,7 +145,7 @@ func (r *replay) playChange(p *parsedCall) error {
 		if argument(1) != "" {
 			v := r.valueAt(name)
 			if v.text = argument(1); number(2) > 0 {
-				v.expires = p.at + number(2)
+				v.expires, v.edge = p.at+number(2), r.expiryEdge()
 			}
 		}
 	default:

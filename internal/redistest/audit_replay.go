@@ -29,6 +29,7 @@ type replay struct {
 	doubtful map[string]algorithms.Micros
 	// charged is the number of events that were charged and not given back.
 	charged map[receipt]int64
+	took    algorithms.Micros // from when the relay sent the current call to its instant
 }
 
 // receipt is the receipt of a charge to a budget.
@@ -123,6 +124,7 @@ func (r *replay) playProcess(calls []*parsedCall, running bool) {
 var notRun = []string{"NOSCRIPT", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
 
 func (r *replay) playCall(p *parsedCall) error {
+	r.took = p.at - p.sentAt
 	switch {
 	case p.flushed:
 		r.clearValues()

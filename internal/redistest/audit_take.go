@@ -177,7 +177,7 @@ func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (ha
 	for i := range t.requests {
 		q, z := &t.requests[i], &take.Zones[i]
 		for j, b := range z.Budgets {
-			r.valueAt(b.Name).updateExpiry(q.Checks[j].Limit)
+			r.updateExpiry(r.valueAt(b.Name), q.Checks[j].Limit)
 		}
 		take := func(name string, s wiretest.Slots, line store.SlotLine, n int64) {
 			had = append(had, s.Of(m.head.Instance))

@@ -20,10 +20,12 @@ type value struct {
 	text  string
 	// expires is the instant at which Redis drops the key. It is 0 if this makes no difference.
 	expires algorithms.Micros
+	edge    algorithms.Micros // see expiryEdge
 }
 
-// expiryEdge is how much earlier or later than computed Redis may drop a key, because Redis counts in ms.
-const expiryEdge algorithms.Micros = 2000
+// expiryEdge returns how much earlier or later than computed Redis may drop a key. Redis counts in ms, from when it began
+// with the call. This can be long before the instant of the script, if its process stood still in between.
+func (r *replay) expiryEdge() algorithms.Micros { return 2000 + r.took }
 
 // valueAt returns the value of a key. If the key has none, valueAt adds an empty one.
 func (r *replay) valueAt(name string) *value {
@@ -36,9 +38,9 @@ func (r *replay) valueAt(name string) *value {
 }
 
 // updateExpiry sets expires after a change of a limit's state.
-func (v *value) updateExpiry(l *algorithms.Limit) {
+func (r *replay) updateExpiry(v *value, l *algorithms.Limit) {
 	if v.expires = 0; l.KeptAfterReset() && v.state != (algorithms.State{}) {
-		v.expires = l.Expires(&v.state)
+		v.expires, v.edge = l.Expires(&v.state), r.expiryEdge()
 	}
 }
 
@@ -46,8 +48,8 @@ func (v *value) updateExpiry(l *algorithms.Limit) {
 func (r *replay) dropExpired(name string, at algorithms.Micros) {
 	v := r.values[name]
 	switch {
-	case v == nil || v.expires == 0 || at < v.expires-expiryEdge:
-	case at > v.expires+expiryEdge:
+	case v == nil || v.expires == 0 || at < v.expires-v.edge:
+	case at > v.expires+r.expiryEdge():
 		delete(r.values, name)
 	case v.limit != nil:
 		r.addDoubt(name, at)
@@ -60,7 +62,7 @@ func (r *replay) overrideAt(name string, at algorithms.Micros) (text string, edg
 	if v == nil {
 		return "", false
 	}
-	return v.text, v.expires > 0 && at >= v.expires-expiryEdge
+	return v.text, v.expires > 0 && at >= v.expires-v.edge
 }
 
 // compareStored compares the values with those in Redis, except logs.
@@ -80,7 +82,7 @@ func (r *replay) compareStored(client *redis.Client) {
 		r.States++
 		switch {
 		case errors.Is(err, redis.Nil):
-			if len(want) > 0 && expires > now.UnixMicro()+expiryEdge {
+			if len(want) > 0 && expires > now.UnixMicro()+r.expiryEdge() {
 				r.addDifference("%s is empty, Go has %x until %d", name, want, expires)
 			}
 		case err != nil:
@@ -99,7 +101,7 @@ func (v *value) encode() (stored []byte, expires algorithms.Micros) {
 		if v.expires == 0 {
 			return []byte(v.text), algorithms.Forever
 		}
-		return []byte(v.text), v.expires - expiryEdge
+		return []byte(v.text), v.expires - v.edge
 	case v.ban != nil:
 		expires = v.ban.Expires(&v.state)
 	case v.limit != nil:

@@ -33,8 +33,8 @@ func testCommandChanges(t *testing.T, use string) {
 	}
 	felt("k", 429)
 	both := one.RateLimit(t, "key", "api", "k", "--address", one.Admin, "--address", other.Admin) // each has denied it, one once
-	both.Succeeds(t, "Zone api, key k\nRecently: denied 2 times since ", ": token_bucket 2 1h\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
-		"token_bucket 2 1h          0  ")
+	both.Succeeds(t, "Zone api, key k\nRecently: denied 2 times since ", ": token_bucket 2 1h\n\nLIMIT              USED  REMAINING  FREES IN  FULL IN\n"+
+		"token_bucket 2 1h     2          0  ")
 	if n := strings.Count(both.Out, "LIMIT"); n != 1 {
 		t.Errorf("the budgets are shown %d times: %s", n, both.Out)
 	}
@@ -56,14 +56,14 @@ func testCommandChanges(t *testing.T, use string) {
 	one.RateLimit(t, "overrides", "--limit", "1").Succeeds(t, "There are more in api: raise --limit.")
 	one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "\nOverride at run time: token_bucket 9 1h, gcra 5 1m, until 2")
 	one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "\nOverride at run time: unlimited, until ")
-	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: override removed\n", "\ntoken_bucket 2 1h          0  ")
+	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: override removed\n", "\ntoken_bucket 2 1h     2          0  ")
 	one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: nothing has changed: remove the override from the configuration\nOverride of the configuration: unlimited\n")
 	felt("k", 429)
 	nothing := ": nothing has changed: check the spelling of the key\n"
 	one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k"+nothing)
-	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k"+nothing+"\nLIMIT ", "\ntoken_bucket 2 1h          0  ")
+	one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k"+nothing+"\nLIMIT ", "\ntoken_bucket 2 1h     2          0  ")
 
-	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset\n\nLIMIT              REMAINING  FREES IN  FULL IN\ntoken_bucket 2 1h          2\n")
+	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset\n\nLIMIT              USED  REMAINING  FREES IN  FULL IN\ntoken_bucket 2 1h     0          2\n")
 	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled"+nothing)
 	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
 	felt("k", 200)

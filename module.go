@@ -67,11 +67,11 @@ func init() {
 // ------------|---------------
 // `{http.rate_limit.instant}` | When the request was decided, in microseconds since the Unix epoch, by the clock of the store
 //
-// This placeholder has a value of the request, checked or not:
+// This placeholder has its value before the password is checked:
 //
 // Placeholder | Value
 // ------------|---------------
-// `{http.rate_limit.request.basic_user}` | The user name in the only field Authorization, of a basic login; empty for other requests
+// `{http.rate_limit.request.basic_user}` | The user name of a basic login; empty without exactly one field Authorization
 //
 // These placeholders have values of the request's body. They work in key, plan, cost and factor of a
 // zone:

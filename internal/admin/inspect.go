@@ -216,9 +216,9 @@ func newLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 	case l.Algorithm().Calendar:
 		v.Used, v.Reserved = &d.Used, r.Outcome.Reserved.Events
 	case !l.Algorithm().BinaryOnly: // smooth counts no events
-		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining)                        // time may have given some back
-		if used := l.Burst - v.Remaining - v.Reserved; l.MinInterval == 0 && l.Initial == nil { // which leave less than is unused
-			v.Used = &used
+		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining) // time may have given some back
+		if used := l.Burst - v.Remaining - v.Reserved; l.MinInterval == 0 && l.Initial == nil {
+			v.Used = &used // otherwise more can be unused than remains
 		}
 	}
 	if d.Remaining > 0 {

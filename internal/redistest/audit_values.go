@@ -23,9 +23,12 @@ type value struct {
 	edge    algorithms.Micros // see expiryEdge
 }
 
-// expiryEdge returns how much earlier or later than computed Redis may drop a key. Redis counts in ms, from when it began
-// with the call. This can be long before the instant of the script, if its process stood still in between.
-func (r *replay) expiryEdge() algorithms.Micros { return 2000 + r.took }
+// clockEdge is how much earlier or later than computed Redis may drop a key, because Redis counts in ms.
+const clockEdge algorithms.Micros = 2000
+
+// expiryEdge returns clockEdge and the time of the current call. Redis counts from when it began with the call. This can
+// be long before the instant of the script, if its process stood still in between.
+func (r *replay) expiryEdge() algorithms.Micros { return clockEdge + r.took }
 
 // valueAt returns the value of a key. If the key has none, valueAt adds an empty one.
 func (r *replay) valueAt(name string) *value {
@@ -82,7 +85,7 @@ func (r *replay) compareStored(client *redis.Client) {
 		r.States++
 		switch {
 		case errors.Is(err, redis.Nil):
-			if len(want) > 0 && expires > now.UnixMicro()+r.expiryEdge() {
+			if len(want) > 0 && expires > now.UnixMicro()+clockEdge {
 				r.addDifference("%s is empty, Go has %x until %d", name, want, expires)
 			}
 		case err != nil:

@@ -75,7 +75,7 @@ class Card {
 		this.chart = new Chart(name, chartMinutes);
 		this.chart.points = keptPoints(name);
 		this.hour = new Chart(name, 60); // has a point for each minute
-		this.hour.points = keptPoints(name);
+		this.hour.points = [...this.chart.points];
 		this.button = element('button', { class: 'zone-name', 'aria-pressed': 'false', onclick: () => choose(name, true) }, name);
 		this.limits = element('ul', { class: 'limit-texts' });
 		this.figures = figures.map(([kind, title]) => element('div', { class: kind }, element('dt', {}, title), element('dd', {}, '–')));

@@ -160,7 +160,7 @@ func keyView(s terminal.Style, now time.Time, key adminapi.Key, ended string) st
 		b.WriteString("\n" + text)
 	}
 	if isUnused(key) && len(key.Denials) == 0 && ended == "" {
-		b.WriteString("\nNo request is charged to this key now: check its spelling.\n")
+		b.WriteString("\nNo request is charged to this key now: check its spelling, and whether its plan is unlimited.\n")
 	}
 	return b.String()
 }

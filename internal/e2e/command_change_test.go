@@ -65,13 +65,13 @@ func testCommandChanges(t *testing.T, use string) {
 
 	one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset\n\nLIMIT              USED  REMAINING  FREES IN  FULL IN\ntoken_bucket 2 1h     0          2\n")
 	one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled"+nothing)
-	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
+	one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling, and whether its plan is unlimited.\n")
 	felt("k", 200)
 
 	one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 3d, until ")
 	one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for ", ", until ", "\nOverride of the configuration: unlimited\n")
 	felt("vip", 429)
-	one.RateLimit(t, "ban", "api", "fresh", "--for", "5d").Succeeds(t, "Zone api, key fresh\nBanned for 5d, until ", "\nNo request is charged to this key now: check its spelling.\n")
+	one.RateLimit(t, "ban", "api", "fresh", "--for", "5d").Succeeds(t, "Zone api, key fresh\nBanned for 5d, until ", "\nNo request is charged to this key now: check its spelling, and whether its plan is unlimited.\n")
 	one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
 	bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
 	if len(bans) != 1 || len(bans["api"].Bans) != 2 {

@@ -123,7 +123,8 @@ func TestEveryRowHasAValue(t *testing.T) {
 				t.Errorf("%s: %s is compared with %q, which is not before it", p.name, s.name, s.reference)
 			}
 			s.rates, s.requests = []float64{1000, 2000, 3000}, 6000
-			s.inCaddy, s.inRedis, s.waits = 60*time.Millisecond, 30*time.Millisecond, []time.Duration{time.Millisecond}
+			s.inCaddy, s.waits = 60*time.Millisecond, []time.Duration{time.Millisecond}
+			s.inRedis = []time.Duration{20 * time.Millisecond, 10 * time.Millisecond}
 			m[p.name+"/"+s.name] = s
 		}
 	}
@@ -138,7 +139,7 @@ func TestEveryRowHasAValue(t *testing.T) {
 	text := report(all, nil)
 	for _, want := range []string{
 		"| memory: requests/s | bare Caddy | 1.00 |", "| redis | failed: status 503 |",
-		"| memory | 2000 | bare Caddy | 1.00 | 10.0 | | 1.0 ms |",
+		"| memory | 2000 | bare Caddy | 1.00 | 10.0 | | 1.0 ms |", ": capacity | one Redis | 1.50 |", "| 10.0 | 5.0, at most 3.3 in one | 1.0 ms |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

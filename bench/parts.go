@@ -24,6 +24,8 @@ type setup struct {
 	reference string // the setup of the same part that it is compared with, if any
 	program   string // ours, references or mholt
 	redis     string // near, far, cluster or none
+	nodes     int    // of the cluster
+	declares  bool   // the cluster has the option declare_keys
 	directive string
 	respond   string   // the directive that answers
 	body      body     // of the requests
@@ -136,7 +138,6 @@ func parts() []*part {
 				{name: "plans", reference: "redis", redis: "near", directive: zone(plans())},
 				{name: "concurrency", reference: "redis", redis: "near", directive: zone(bucket, slots)},
 				{name: "settle", reference: "redis", redis: "near", directive: zone(bucket, settled)},
-				{name: "cluster", reference: "redis", redis: "cluster", directive: zone(bucket)},
 			},
 		},
 		{
@@ -147,6 +148,14 @@ func parts() []*part {
 				{name: "floor", reference: bare, program: references, redis: "near", directive: "floor\n"},
 				{name: "redis", reference: bare, redis: "near", directive: zone(bucket)},
 			},
+		},
+		{
+			name: "cluster", title: "Clusters, 64 connections", connections: 64, rounds: 6, turn: 2 * short, timeout: patient,
+			setups: clusters(),
+		},
+		{
+			name: "cluster256", title: "Clusters, 256 connections", connections: 256, rounds: 6, turn: 2 * short, timeout: patient,
+			setups: clusters(),
 		},
 		{
 			name: "far", title: "Redis 10 ms away, 600 connections", connections: 600, rounds: 6, turn: time.Second, timeout: patient,
@@ -185,6 +194,20 @@ func parts() []*part {
 	return all
 }
 
+// clusters returns setups of one Redis and of clusters.
+func clusters() []*setup {
+	const one = "one Redis"
+	return []*setup{
+		{name: one, redis: "near", directive: zone(bucket)},
+		{name: "one node", reference: one, redis: "cluster", nodes: 1, directive: zone(bucket)},
+		{name: "three nodes", reference: one, redis: "cluster", nodes: 3, directive: zone(bucket)},
+		{name: "six nodes", reference: one, redis: "cluster", nodes: 6, directive: zone(bucket)},
+		{name: "three nodes, declare_keys", reference: one, redis: "cluster", nodes: 3, declares: true, directive: zone(bucket)},
+		{name: "three nodes, floor", reference: one, program: references, redis: "cluster", nodes: 3, directive: "floor\n"},
+		{name: "three nodes, redis_rate", reference: one, program: references, redis: "cluster", nodes: 3, directive: "redis_rate\n"},
+	}
+}
+
 func (s *setup) complete() {
 	if s.program == "" {
 		s.program = ours
@@ -215,8 +238,11 @@ func (s *setup) caddyfile(addr string, redis []string, timeout string) string {
 		if timeout != "" {
 			options += "timeout " + timeout + "\n"
 		}
-		if len(redis) > 1 {
+		if s.redis == "cluster" {
 			options += "cluster\n"
+		}
+		if s.declares {
+			options += "declare_keys\n"
 		}
 		options += "}\n}\n"
 	}

@@ -19,7 +19,7 @@ func plot(all []*part) []byte {
 	for _, p := range all {
 		for _, s := range p.setups {
 			if p.name == "memory" || p.name == "redis" && s.name != bare {
-				bars = append(bars, bar{s.name, micros(s.inCaddy, s.requests), micros(s.inRedis, s.requests)})
+				bars = append(bars, bar{s.name, micros(s.inCaddy, s.requests), inRedis(s)})
 			}
 		}
 	}

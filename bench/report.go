@@ -62,7 +62,11 @@ func rows() []row {
 		{"`concurrency`: processor time in Redis", "without the option", added(inRedis, "redis/concurrency", "redis/redis")},
 		{"`settle` with a refund: processor time in Caddy", "without the option", added(inCaddy, "redis/settle", "redis/redis")},
 		{"`settle` with a refund: processor time in Redis", "without the option", added(inRedis, "redis/settle", "redis/redis")},
-		{"cluster of three: processor time in Redis", "", added(inRedis, "redis/cluster", "redis/"+bare)},
+		{"cluster of three, 64 connections: processor time in all nodes", "one Redis", added(inRedis, "cluster/three nodes", "cluster/one Redis")},
+		{"cluster of three, 64 connections: capacity of its busiest node", "one Redis", capacity("cluster/three nodes", "cluster/one Redis")},
+		{"cluster of three, 256 connections: capacity", "one Redis", capacity("cluster256/three nodes", "cluster256/one Redis")},
+		{"cluster of six, 256 connections: capacity", "one Redis", capacity("cluster256/six nodes", "cluster256/one Redis")},
+		{"cluster of three, `declare_keys`, 64 connections: capacity", "one Redis", capacity("cluster/three nodes, declare_keys", "cluster/one Redis")},
 		{"Redis 10 ms away, `concurrency`: requests/s", "without the option", ratio("far/concurrency", "far/plain")},
 		{"Redis 10 ms away, `settle` with a refund: requests/s", "without the option", ratio("far/settle", "far/plain")},
 		{
@@ -123,7 +127,33 @@ func ratios(of, to *setup) (all []float64) {
 }
 
 func inCaddy(s *setup) float64 { return micros(s.inCaddy, s.requests) }
-func inRedis(s *setup) float64 { return micros(s.inRedis, s.requests) }
+
+// inRedis returns the time in all nodes together.
+func inRedis(s *setup) float64 {
+	total := time.Duration(0)
+	for _, one := range s.inRedis {
+		total += one
+	}
+	return micros(total, s.requests)
+}
+
+// inBusiest returns the time in the node that took most.
+func inBusiest(s *setup) float64 {
+	if len(s.inRedis) == 0 {
+		return 0
+	}
+	return micros(slices.Max(s.inRedis), s.requests)
+}
+
+// capacity returns how many times as many requests a cluster could decide as one Redis, if its busiest node is the bound.
+func capacity(cluster, one string) func(measured) (string, bool) {
+	return func(m measured) (string, bool) {
+		if m[cluster] == nil || m[one] == nil {
+			return "", false
+		}
+		return fmt.Sprintf("%.2f", inRedis(m[one])/inBusiest(m[cluster])), true
+	}
+}
 
 // micros returns the microseconds of each of n.
 func micros(d time.Duration, n int) float64 {
@@ -221,6 +251,9 @@ func (p *part) report(b *strings.Builder) {
 		fmt.Fprintf(b, " %.1f |", inCaddy(s))
 		if s.redis != "" {
 			fmt.Fprintf(b, " %.1f", inRedis(s))
+			if len(s.inRedis) > 1 {
+				fmt.Fprintf(b, ", at most %.1f in one", inBusiest(s))
+			}
 		}
 		fmt.Fprintf(b, " | %s | %s |\n", millis(quantile(s.waits, 0.99)), millis(quantile(s.waits, 0.999)))
 	}

@@ -92,10 +92,10 @@ func startRedis(dir string, more ...string) (*server, error) {
 	})
 }
 
-// startCluster starts a cluster of three primaries, and waits until all of them know it.
-func startCluster(ctx context.Context, dir string) (nodes []*server, err error) {
+// startCluster starts a cluster of primaries, and waits until all of them know it.
+func startCluster(ctx context.Context, dir string, primaries int) (nodes []*server, err error) {
 	var clients []*redis.Client
-	for i := range 3 {
+	for i := range primaries {
 		node, err := startRedis(dir, "--cluster-enabled", "yes")
 		if err != nil {
 			return nodes, err
@@ -107,7 +107,7 @@ func startCluster(ctx context.Context, dir string) (nodes []*server, err error) 
 		host, port, _ := net.SplitHostPort(nodes[0].addr)
 		err = errors.Join(
 			client.Do(ctx, "cluster", "set-config-epoch", i+1).Err(),
-			client.ClusterAddSlotsRange(ctx, i*16384/3, (i+1)*16384/3-1).Err(),
+			client.ClusterAddSlotsRange(ctx, i*16384/primaries, (i+1)*16384/primaries-1).Err(),
 			client.ClusterMeet(ctx, host, port).Err(),
 		)
 		if err != nil {
@@ -118,7 +118,7 @@ func startCluster(ctx context.Context, dir string) (nodes []*server, err error) 
 		ready := 0
 		for _, client := range clients {
 			info := client.ClusterInfo(ctx).Val()
-			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") {
+			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d\r", primaries)) {
 				ready++
 			}
 		}
@@ -129,21 +129,15 @@ func startCluster(ctx context.Context, dir string) (nodes []*server, err error) 
 	return nodes, errors.New("the nodes do not become a cluster")
 }
 
-// cpuTime returns the processor time that servers have taken, their own and the system's.
-func cpuTime(servers ...*server) (total time.Duration, err error) {
-	for _, s := range servers {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
-		if err != nil {
-			return 0, err
-		}
-		ticks, err := parseStat(string(text))
-		if err != nil {
-			return 0, err
-		}
-		const perSecond = 100 // USER_HZ, the same on all machines that Go runs on
-		total += time.Duration(ticks) * time.Second / perSecond
+// cpuTime returns the processor time that a server has taken, its own and the system's.
+func cpuTime(s *server) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
+	if err != nil {
+		return 0, err
 	}
-	return total, nil
+	const perSecond = 100 // USER_HZ, the same on all machines that Go runs on
+	ticks, err := parseStat(string(text))
+	return time.Duration(ticks) * time.Second / perSecond, err
 }
 
 // parseStat returns utime and stime together. The name of the process, in parentheses, may

@@ -34,11 +34,12 @@ func (r *running) start(b *bench, p *part) (err error) {
 			r.redis = []*server{redis}
 		}
 	case "cluster":
-		r.redis, err = startCluster(context.Background(), b.dir)
+		r.redis, err = startCluster(context.Background(), b.dir, r.nodes)
 	}
 	if err != nil {
 		return err
 	}
+	r.inRedis = make([]time.Duration, len(r.redis))
 	var addrs []string
 	for _, server := range r.redis {
 		addrs = append(addrs, server.addr)
@@ -78,12 +79,12 @@ func (r *running) stop() {
 
 // results has the measurements of a setup.
 type results struct {
-	rates            []float64 // requests a second, of each round
-	requests         int
-	inCaddy, inRedis time.Duration // processor time for all requests
-	inClient         time.Duration
-	waits            []time.Duration
-	fault            error // how the server answered other than it should
+	rates             []float64 // requests a second, of each round
+	requests          int
+	inCaddy, inClient time.Duration   // processor time for all requests
+	inRedis           []time.Duration // of each node
+	waits             []time.Duration
+	fault             error // how the server answered other than it should
 }
 
 // turn loads the server for a while. A warming one is not measured, and the budgets of a setup
@@ -107,24 +108,35 @@ func (r *running) turn(d time.Duration, warming bool) error {
 	r.rates = append(r.rates, t.rate)
 	r.requests += len(t.waits)
 	r.waits = append(r.waits, t.waits...)
-	r.inCaddy += after[0] - before[0]
-	r.inRedis += after[1] - before[1]
-	r.inClient += after[2] - before[2]
+	r.inCaddy += after.caddy - before.caddy
+	r.inClient += after.client - before.client
+	for n := range after.redis {
+		r.inRedis[n] += after.redis[n] - before.redis[n]
+	}
 	return nil
 }
 
-// times returns the processor time that Caddy, Redis and this process have taken.
-func (r *running) times() (times [3]time.Duration, err error) {
-	if times[0], err = cpuTime(r.caddy); err != nil {
-		return times, err
+// times is the processor time that processes have taken.
+type times struct {
+	caddy, client time.Duration
+	redis         []time.Duration // of each node
+}
+
+func (r *running) times() (t times, err error) {
+	if t.caddy, err = cpuTime(r.caddy); err != nil {
+		return t, err
 	}
-	if times[1], err = cpuTime(r.redis...); err != nil {
-		return times, err
+	for _, node := range r.redis {
+		taken, err := cpuTime(node)
+		if err != nil {
+			return t, err
+		}
+		t.redis = append(t.redis, taken)
 	}
 	var usage syscall.Rusage
 	err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
-	times[2] = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-	return times, err
+	t.client = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	return t, err
 }
 
 const fewest = 100 // responses of a turn

@@ -12,15 +12,20 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
 
 // floor is the least that an exact limiter through Redis costs. It has one token bucket, fixed when
 // it is compiled, checks in shared script calls, and one field. It has no time-outs and survives no
-// fault.
-type floor struct {
-	client *redis.Client
-	sha    string
-	limit  []byte // the argument of the script
+// fault. In a cluster each node has its own calls, and no slot ever moves.
+type floor struct{ nodes []*floorNode }
+
+type floorNode struct {
+	client    *redis.Client
+	inCluster bool
+	sha       string
+	limit     []byte // the argument of the script
 
 	mu     sync.Mutex
 	queue  []*check
@@ -51,11 +56,30 @@ func (*floor) CaddyModule() caddy.ModuleInfo {
 }
 
 func (h *floor) Provision(ctx caddy.Context) (err error) {
-	h.client = open()
-	h.limit = binary.LittleEndian.AppendUint64(h.limit, 1)         // an event per microsecond
-	h.limit = binary.LittleEndian.AppendUint64(h.limit, 1_000_000) // at most
-	h.sha, err = h.client.ScriptLoad(ctx, script).Result()
-	return err
+	for _, address := range addresses() {
+		n := &floorNode{client: open(address), inCluster: len(addresses()) > 1}
+		n.limit = binary.LittleEndian.AppendUint64(n.limit, 1)         // an event per microsecond
+		n.limit = binary.LittleEndian.AppendUint64(n.limit, 1_000_000) // at most
+		if n.sha, err = n.client.ScriptLoad(ctx, script).Result(); err != nil {
+			return err
+		}
+		h.nodes = append(h.nodes, n)
+	}
+	return nil
+}
+
+// node returns the node of a key. The slots are spread as startCluster of the benchmark does it.
+func (h *floor) node(name string) *floorNode {
+	if len(h.nodes) == 1 {
+		return h.nodes[0]
+	}
+	slot := wire.HashSlotOfName(name)
+	for n := range h.nodes {
+		if slot < (n+1)*wire.HashSlotCount/len(h.nodes) {
+			return h.nodes[n]
+		}
+	}
+	return nil
 }
 
 var policy = []string{`"bench";q=1000000;w=1`}
@@ -63,7 +87,7 @@ var policy = []string{`"bench";q=1000000;w=1`}
 func (h *floor) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	c := checks.Get().(*check)
 	c.key = "caddy_rl:{" + key(r) + "}:bench"
-	h.enqueue(c)
+	h.node(c.key).enqueue(c)
 	err := <-c.done
 	pass, remaining := c.pass, c.remaining
 	checks.Put(c)
@@ -79,7 +103,7 @@ func (h *floor) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	return next.ServeHTTP(w, r)
 }
 
-func (h *floor) enqueue(c *check) {
+func (h *floorNode) enqueue(c *check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.queue = append(h.queue, c)
@@ -90,7 +114,7 @@ func (h *floor) enqueue(c *check) {
 }
 
 // send makes script calls for as long as checks wait.
-func (h *floor) send() {
+func (h *floorNode) send() {
 	var args []any
 	for {
 		h.mu.Lock()
@@ -104,10 +128,14 @@ func (h *floor) send() {
 		h.mu.Unlock()
 
 		args = append(args[:0], "evalsha", h.sha, len(some))
+		if h.inCluster {
+			args[2] = 0 // KEYS have one hash slot
+		}
 		for _, c := range some {
 			args = append(args, c.key)
 		}
-		reply, err := h.client.Do(context.Background(), append(args, h.limit)...).Text()
+		args = append(args, h.limit)
+		reply, err := h.client.Do(context.Background(), args...).Text()
 		if err == nil && len(reply) != len(some)*replySize {
 			err = errors.New("a reply of another length")
 		}

@@ -1,21 +1,26 @@
 -- A token bucket for many keys at once, in one packed argument and one packed reply.
--- ARGV[1]: events per microsecond, burst, as two 64-bit integers. The reply has, for
+-- KEYS or, in a cluster, ARGV: the keys. The last of ARGV: events per microsecond, burst, as two 64-bit integers. The reply has, for
 -- each key, 1 or 0 and what remains, as a byte and a 64-bit integer.
 --
 -- A value is a pair: what has been used, and when. It expires between one and two quanta
 -- after it is full again, at a multiple of the quantum. So most writes leave the expiry alone,
 -- which is half of their cost.
-local rate, burst = struct.unpack('<i8i8', ARGV[1])
+local rate, burst = struct.unpack('<i8i8', table.remove(ARGV))
 local quantum = math.max(1000000, math.ceil(burst / rate))
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local values, written, reply = redis.call('MGET', unpack(KEYS)), {}, {}
+local keys, values, written, reply = #ARGV > 0 and ARGV or KEYS, {}, {}, {}
+if keys == KEYS then
+  values = redis.call('MGET', unpack(keys))
+else
+  for i, key in ipairs(keys) do values[i] = redis.call('GET', key) end
+end
 
 local function expiry(used, at)
   return (math.floor((at + math.ceil(used / rate)) / quantum) + 2) * quantum
 end
 
-for i, key in ipairs(KEYS) do
+for i, key in ipairs(keys) do
   local value = written[key] or values[i]
   local used, at, expires = 0, now, nil
   if value then

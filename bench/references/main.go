@@ -4,6 +4,7 @@ package main
 import (
 	"net/http"
 	"os"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -29,9 +30,11 @@ func register(name string, create func() caddy.Module) {
 	httpcaddyfile.RegisterDirectiveOrder(name, httpcaddyfile.Before, "basic_auth")
 }
 
-// open returns a client of the Redis under load.
-func open() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: os.Getenv("BENCH_REDIS"), MaxRetries: -1, ReadTimeout: timeout})
+// addresses returns the address of the Redis under load, or those of the nodes of a cluster.
+func addresses() []string { return strings.Split(os.Getenv("BENCH_REDIS"), ",") }
+
+func open(address string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ReadTimeout: timeout})
 }
 
 // key returns the key of a request, found as a configured key would be.

@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
 )
 
 const timeout = 10 * time.Second
@@ -21,7 +22,11 @@ func (*redisRate) CaddyModule() caddy.ModuleInfo {
 }
 
 func (h *redisRate) Provision(caddy.Context) error {
-	h.limiter = redis_rate.NewLimiter(open())
+	if nodes := addresses(); len(nodes) > 1 {
+		h.limiter = redis_rate.NewLimiter(redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes, ReadTimeout: timeout}))
+	} else {
+		h.limiter = redis_rate.NewLimiter(open(nodes[0]))
+	}
 	return nil
 }
 

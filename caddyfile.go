@@ -133,6 +133,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			dial_timeout <duration>             # for a new connection; default 1s
 //
 //			cluster                             # the addresses are nodes of a cluster
+//			declare_keys                        # in a cluster: a script call for each hash slot
 //
 //			master_name       <name>            # the addresses are Sentinels
 //			sentinel_username <username>

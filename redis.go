@@ -43,6 +43,10 @@ type Redis struct {
 	// replies. db must be 0 (default false).
 	Cluster bool `json:"cluster,omitempty"`
 
+	// In a cluster, name the keys of each script call to Redis. Then each hash slot needs its own call, and a cluster of
+	// three nodes carries about as much as one Redis (default: only with servers that deny other calls).
+	DeclareKeys bool `json:"declare_keys,omitempty"`
+
 	// The name that Sentinels have for the primary. The module asks the Sentinels for the address
 	// of the primary when it connects, and after the primary has failed (default: no Sentinels).
 	MasterName string `json:"master_name,omitempty"`
@@ -185,7 +189,7 @@ func isRemote(address string) bool {
 func (c *Redis) unexpandedOptions() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
-		Cluster:    c.Cluster,
+		Cluster: c.Cluster, DeclareKeys: c.DeclareKeys,
 		MasterName: c.MasterName, SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
 		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout),
 	}
@@ -357,6 +361,7 @@ func (c *Redis) blockOptions() []options.Option {
 		options.Single("timeout", "100ms", &c.Timeout, options.Duration, options.AtLeast(time.Millisecond)),
 		options.Single("dial_timeout", "1s", &c.DialTimeout, options.Duration, options.AtLeast(time.Millisecond)),
 		options.Flag("cluster", &c.Cluster),
+		options.Flag("declare_keys", &c.DeclareKeys),
 		options.Single("master_name", "mymaster", &c.MasterName, options.Text, nil),
 		options.Single("sentinel_username", "caddy", &c.SentinelUsername, options.Text, nil),
 		options.Single("sentinel_password", "{env.SENTINEL_PASSWORD}", &c.SentinelPassword, options.Text, nil),

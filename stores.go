@@ -43,6 +43,11 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend,
 			telemetry.CountClockStep()
 			logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 		},
+		SharingDenied: func(address string, err error) {
+			logger().Warn("a node denies script calls for several hash slots, so each hash slot has its own call, and the cluster carries less: "+
+				"write declare_keys if that is intended",
+				zap.String("address", address), zap.Error(err))
+		},
 		RoundTrip: telemetry.CountRoundTrip,
 		HealthChanged: func(address string, failure error) {
 			failure = withAdvice(failure, o.KeyPrefix)
@@ -130,7 +135,7 @@ func (b *redisBackend) status() adminapi.Redis {
 	health := b.health.Observe(stats.Servers, stats.Failing, nil)
 	return adminapi.Redis{
 		Address: b.redis.Address(), State: health.State, Since: health.Since, FailingNodes: stats.Failing, Error: health.Failure,
-		Queued: stats.Queued, Connections: stats.InUse + stats.Idle,
+		PerSlotNodes: stats.PerSlot, Queued: stats.Queued, Connections: stats.InUse + stats.Idle,
 	}
 }
 

@@ -6,7 +6,7 @@
 --         text           u32 length, then as many bytes
 --
 -- KEYS    the keys of the operations, in order; the keys of logs come after all others
--- ARGV    one message:
+-- ARGV    one message. If its keys have several hash slots of one node of a cluster, they come before it, instead of KEYS.
 --
 --   head        f64        now; 0: ask Redis
 --               f64 f64    not before, not after: the first and the last instant at which anything may be done; 0: none
@@ -66,7 +66,7 @@
 --   head        f64        now
 --               u8         0; 1: too early or too late, nothing follows
 --
---   operation   u8         0 failed, 1 done, 2 other overrides were found
+--   operation   u8         0 failed, 1 done, 2 not done, because a key of ARGV isn't on this node, 3 other overrides were found
 --     failed    text       error
 --     others    text …     overrides found
 --     take      per zone
@@ -91,7 +91,10 @@
 --                 f64      count of the instance before
 --     set       f64        count of the instance before
 
-local message, string_byte = ARGV[1], string.byte
+local message, string_byte = ARGV[#ARGV], string.byte
+ARGV[#ARGV] = nil
+local crosses = #ARGV > 0 -- hash slots
+if crosses then keys = ARGV end
 local not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos
 now, not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos =
   unpack_numbers('<dddc16dI2I4', message)
@@ -101,17 +104,6 @@ if now < not_before or not_after > 0 and now > not_after then
 end
 
 local state_keys = #keys - log_keys
-if state_keys <= 1000 then
-  stored = state_keys > 0 and redis.call('MGET', unpack(keys, 1, state_keys)) or {}
-else
-  stored = {}
-  for from = 1, state_keys, 1000 do
-    for n, state in ipairs(redis.call('MGET', unpack(keys, from, min(from + 999, state_keys)))) do
-      stored[from + n - 1] = state
-    end
-  end
-end
-
 local limits_pos = operations_pos + size
 
 -- The budget of each key, by index. It is the index of the first key of that name.
@@ -123,6 +115,44 @@ for k = 1, state_keys do
     first_key[name], known = k, k
   end
   budget_of[k] = known
+end
+
+-- The hash tags of keys that aren't on this node, as a set; nil if there are none. While a hash slot moves, some of its keys
+-- can be on this node, and others not.
+local elsewhere
+
+local function tag_of(key) return string.match(key, '{(.-)}') end
+
+-- Read a key that KEYS doesn't have, or the length of a log. Servers have many texts for a key that isn't there. With KEYS
+-- they give the true error, so that all other errors count as this one. Nothing is written yet.
+local function read_crossing(command, key)
+  local value = redis.pcall(command, key)
+  if type(value) ~= 'table' then return value end
+  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then
+    elsewhere = elsewhere or {}
+    elsewhere[tag_of(key)] = true
+  end
+  return false -- like MGET
+end
+
+if crosses then
+  stored = {--[[room]]}
+  for k = 1, #keys do
+    if k > state_keys then
+      read_crossing('STRLEN', keys[k])
+    elseif budget_of[k] == k then
+      stored[k] = read_crossing('GET', keys[k])
+    end
+  end
+elseif state_keys <= 1000 then
+  stored = state_keys > 0 and redis.call('MGET', unpack(keys, 1, state_keys)) or {}
+else
+  stored = {}
+  for from = 1, state_keys, 1000 do
+    for n, state in ipairs(redis.call('MGET', unpack(keys, from, min(from + 999, state_keys)))) do
+      stored[from + n - 1] = state
+    end
+  end
 end
 
 local operation_count = 0
@@ -185,7 +215,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       unchanged = unchanged and text == expected
     end
     if not unchanged then
-      return '\002' .. table.concat(found) -- the rest is not read: without pos, run fails, and run_each does all again
+      return '\003' .. table.concat(found) -- the rest is not read: without pos, run fails, and run_each does all again
     end
   end
 
@@ -401,13 +431,24 @@ local function run_each()
     slots_of = {}
   end
 
+  -- Return whether one of the next keys shares a hash tag with a key that isn't on this node.
+  local function has_elsewhere(last, count)
+    for k = last + 1, last + count do
+      if elsewhere[tag_of(keys[k])] then return true end
+    end
+    return false
+  end
+
   local pos, k, log_key = operations_pos, 0, state_keys
   while pos < limits_pos do
     local kind, first, second, length, own_state_keys, own_logs
     kind, first, second, length, own_state_keys, own_logs, pos = unpack_numbers('<BI2I2I4I2I2', message, pos)
     operation_count = operation_count + 1
     undo_log = {}
-    local ok, result = pcall(kinds[kind], first, second, pos, k, log_key)
+    local ok, result = true, '\002'
+    if not elsewhere or not has_elsewhere(k, own_state_keys) and not has_elsewhere(log_key, own_logs) then
+      ok, result = pcall(kinds[kind], first, second, pos, k, log_key)
+    end
     if ok then
       replies[operation_count + 1] = result
     else
@@ -418,7 +459,7 @@ local function run_each()
   end
 end
 
-if log_keys > 0 then
+if log_keys > 0 or elsewhere then
   run_each()
 elseif not pcall(run) then
   -- Nothing is written yet.

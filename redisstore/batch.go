@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -12,23 +13,22 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// batch holds the calls that are sent together, in one round trip. They share one script call; in a
-// cluster, one for each hash slot, because a script can reach only one. Scripts that don't name
-// their keys can reach all hash slots of a node, but were seen to lose a charge while these move.
+// batch holds the calls that are sent together, in one round trip. They share one script call. In a cluster, some calls may
+// need one for each hash slot; see [sharing].
 //
-// Keys don't share hash tags. With 16 tags in a cluster of three primaries, a script call
-// held 1.3 checks, and a check cost Redis a tenth less. But a hash slot that moves would hold a
-// sixteenth of all keys. Until it has moved, requests with several limits whose budgets begin
-// would fail.
+// Keys don't share hash tags. With 16 tags in a cluster of three primaries, a script call held 1.3 checks, and a check cost
+// Redis a tenth less. But a hash slot that moves would hold a sixteenth of all keys. Until it has moved, requests with
+// several limits whose budgets begin would fail.
 type batch struct {
 	calls     []*pendingCall
 	slotsOps  []slotsOp      // at most one for each name
 	slotsOpAt map[string]int // the position in slotsOps of each name
 	made      []*message     // those of messages, and others to use again
-	splitAt   map[int]int    // the position in made of each hash slot
+	splitAt   map[int]int    // the position in made of the message of each hash slot
 	takes     int
 	work      int64     // see [algorithms.MaxWork]
 	isProbe   bool      // of the distance
@@ -49,6 +49,7 @@ type message struct {
 	calls    []*pendingCall
 	retries  []*pendingCall // calls that certainly did not run, and are sent again
 	slotsOps []*slotsOp
+	crosses  bool // the calls have several hash slots
 
 	keys    []string
 	args    []any
@@ -104,37 +105,71 @@ func (b *batch) release() {
 	batches.Put(b)
 }
 
-// split divides the batch into messages: one for each hash slot in a cluster, else a single one.
-func (b *batch) split(names wire.Names, cluster bool) {
-	of := func(name, key string) *message {
-		switch {
-		case !cluster:
-			return b.messageOf(0)
-		case name != "":
-			return b.messageOf(wire.HashSlotOfName(name))
+// split divides the batch into messages: one for all calls, and in a cluster one for each hash slot of the calls that can't
+// share it.
+func (s *Store) split(b *batch) {
+	now, first := time.Now(), sharedMessage // the hash slot of the first call that shares a message
+	var together map[int]bool               // the hash slots of calls with several keys
+	for _, c := range b.calls {
+		if s.sharing != nil && hasSeveralKeys(c.requests) {
+			if together == nil {
+				together = make(map[int]bool)
+			}
+			for i := range c.requests {
+				together[s.names().HashSlot(c.requests[i].Key)] = true
+			}
 		}
-		return b.messageOf(names.HashSlot(key))
+	}
+	of := func(hashSlot func() int) *message {
+		if s.sharing == nil {
+			return b.messageOf(sharedMessage)
+		}
+		n := hashSlot()
+		if !together[n] && !s.sharing.Shares(n, now) {
+			return b.messageOf(n)
+		}
+		m := b.messageOf(sharedMessage)
+		if first == sharedMessage {
+			first = n
+		}
+		m.crosses = m.crosses || n != first || len(together) > 1
+		return m
 	}
 	for _, c := range b.calls {
-		m := of(c.setName, c.key)
+		m := of(func() int { return c.hashSlot(s.names()) })
 		m.calls = append(m.calls, c)
 	}
 	for i := range b.slotsOps {
-		m := of(b.slotsOps[i].name, "")
+		m := of(func() int { return wire.HashSlotOfName(b.slotsOps[i].name) })
 		m.slotsOps = append(m.slotsOps, &b.slotsOps[i])
 	}
 	b.messages = b.made[:len(b.splitAt)]
+	if s.sharing != nil && len(b.messages) > 1 && s.sharing.NeedsTry() {
+		go s.trySharing()
+	}
 }
 
-// messageOf returns the message of a hash slot. It makes the message if there is none.
-func (b *batch) messageOf(slot int) *message {
-	n, found := b.splitAt[slot]
+// hashSlot returns the hash slot of the call, or that of one of its keys.
+func (c *pendingCall) hashSlot(names wire.Names) int {
+	if c.setName != "" {
+		return wire.HashSlotOfName(c.setName)
+	}
+	return names.HashSlot(c.key)
+}
+
+// sharedMessage stands for the hash slots of the message that calls share.
+const sharedMessage = -1
+
+// messageOf returns the message of a hash slot, or the shared one. It makes the message if there is none.
+func (b *batch) messageOf(hashSlot int) *message {
+	n, found := b.splitAt[hashSlot]
 	if !found {
 		n = len(b.splitAt)
-		b.splitAt[slot] = n
+		b.splitAt[hashSlot] = n
 		if n == len(b.made) {
 			b.made = append(b.made, new(message))
 		}
+		b.made[n].crosses = false
 	}
 	return b.made[n]
 }
@@ -218,6 +253,8 @@ func (b *batch) parseReply(m *message, text string) error {
 			if c.err == nil {
 				b.recordSlots(c.slots, m.found)
 			}
+		} else if c.setName != "" && errors.Is(b.slotsOp(c.setName).err, wire.ErrElsewhere) {
+			c.err = wire.ErrElsewhere
 		}
 		for i, one := range c.corrections {
 			if release := c.releases[i]; release.isSent() || one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
@@ -236,6 +273,10 @@ func (b *batch) parseReply(m *message, text string) error {
 				}
 			}
 		}
+		if errors.Is(c.err, wire.ErrElsewhere) && !m.crosses {
+			return wire.ReplyError("says that one of the KEYS is on another node")
+		}
+		c.err = nodes.AsRedirect(c.err)
 	}
 	return r.End()
 }
@@ -291,7 +332,11 @@ func (p *payload) MarshalBinary() ([]byte, error) {
 func (m *message) makeCommand(ctx context.Context, script *redis.Script) {
 	m.keys = m.AppendKeys(m.keys[:0])
 	m.payload = payload{bytes: m.Argument()}
-	m.args = append(m.args[:0], "evalsha", script.Hash(), len(m.keys))
+	declared := len(m.keys)
+	if m.crosses {
+		declared = 0
+	}
+	m.args = append(m.args[:0], "evalsha", script.Hash(), declared)
 	for i := range m.keys {
 		m.args = append(m.args, &m.keys[i])
 	}

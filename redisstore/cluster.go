@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -80,10 +81,10 @@ func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 
 // Take implements [store.Store], at the time of the nodes.
 //
-// Requests with several keys are decided by several script calls at the same time. If one denies,
-// the charges of the others are refunded at once, except in uniform zones. Before the refund,
-// concurrent requests may have been denied. If one fails, its error is returned, and the charges of
-// the others are refunded, too.
+// Each node decides the requests of its keys in one step, unless it denies such script calls or a hash slot moves. The nodes
+// decide at the same time. If one denies, the charges of the others are refunded at once, except in uniform zones. Before
+// the refund, concurrent requests may have been denied. If one fails, its error is returned, and the charges of the others
+// are refunded, too.
 func (c *Cluster) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	return c.TakeAt(ctx, 0, requests)
 }
@@ -93,8 +94,8 @@ func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []
 	if err := ctx.Err(); err != nil || len(requests) == 0 {
 		return err == nil, err
 	}
-	if slices.ContainsFunc(requests, func(r store.ZoneRequest) bool { return r.Key != requests[0].Key }) {
-		return c.takeCrossKey(ctx, now, requests)
+	if hasSeveralKeys(requests) {
+		return c.takeGroups(ctx, now, requests, c.groups(requests, true))
 	}
 	return c.takeKey(ctx, now, requests)
 }
@@ -132,7 +133,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 			h.enqueueOrSend(call)
 			allowed, err = h.await(call)
 		}
-		if isTryAgain(err) {
+		if nodes.IsTryAgain(err) {
 			sent = slices.Clone(requests)
 			for i := range sent {
 				sent[i].Override, sent[i].ReservedID = nil, ""
@@ -160,7 +161,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
 			_, err := h.sendAlone(context.Background(), again)
-			if isTryAgain(err) {
+			if nodes.IsTryAgain(err) {
 				c.keys.endReleases(call.releases)
 				for i := range call.corrections {
 					call.corrections[i].Request.ReservedID = ""
@@ -180,7 +181,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 		return
 	}
 	call.onEnd = func(call *pendingCall) {
-		if to := (redirect{}); errors.As(call.err, &to) || isDialError(call.err) {
+		if to := (nodes.Redirect{}); errors.As(call.err, &to) || isDialError(call.err) {
 			go retry()
 			return
 		}
@@ -247,14 +248,14 @@ func (c *Cluster) withHashSlot(ctx context.Context, hashSlot int, do func(hop) e
 			}
 		}
 		to, err := c.visit(ctx, hashSlot, h, hops == 1, do)
-		if to == (redirect{}) {
+		if to == (nodes.Redirect{}) {
 			return err
 		}
 		if hops == 1 { // the request may have waited in a queue
 			h.deadline = time.Now().Add(c.options.Timeout)
 		}
 		h = c.follow(h, hashSlot, to)
-		if to.kind == "TRYAGAIN" || hops > 3 {
+		if to.Kind == "TRYAGAIN" || hops > 3 {
 			select {
 			case <-time.After(moveRetryDelay):
 			case <-ctx.Done():
@@ -262,7 +263,7 @@ func (c *Cluster) withHashSlot(ctx context.Context, hashSlot int, do func(hop) e
 			}
 		}
 		if !time.Now().Before(h.deadline) {
-			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", hashSlot, to.kind)
+			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", hashSlot, to.Kind)
 			return &store.Error{Reason: store.ReasonTimeout, Err: err}
 		}
 	}
@@ -270,13 +271,13 @@ func (c *Cluster) withHashSlot(ctx context.Context, hashSlot int, do func(hop) e
 
 // visit calls do with the node of a hop, and returns the redirect of the node, or the error. The breaker counts no
 // redirect. If the first node can't be reached because another one has replaced it, that is a redirect, too.
-func (c *Cluster) visit(ctx context.Context, hashSlot int, h hop, first bool, do func(hop) error) (to redirect, err error) {
+func (c *Cluster) visit(ctx context.Context, hashSlot int, h hop, first bool, do func(hop) error) (to nodes.Redirect, err error) {
 	err = h.breaker.Do(func() error {
 		err := do(h)
 		if first && isDialError(err) {
 			to = c.redirectToOwner(ctx, hashSlot, h)
 		}
-		if errors.As(err, &to) || to != (redirect{}) {
+		if errors.As(err, &to) || to != (nodes.Redirect{}) {
 			return nil
 		}
 		return err
@@ -290,25 +291,27 @@ func (c *Cluster) visit(ctx context.Context, hashSlot int, h hop, first bool, do
 
 // redirectToOwner queries the hash slots until the deadline of a hop. It returns a redirect if another node than that of the
 // hop has the hash slot. While no request asks a node, nobody notices that another node has taken over.
-func (c *Cluster) redirectToOwner(ctx context.Context, hashSlot int, h hop) (to redirect) {
+func (c *Cluster) redirectToOwner(ctx context.Context, hashSlot int, h hop) (to nodes.Redirect) {
 	c.renewHashSlots(ctx, h.deadline)
 	if owner := c.hashSlotNodes[hashSlot].Load(); owner != nil && owner != h.node {
-		to = redirect{kind: "MOVED", address: owner.options.Address}
+		to = nodes.Redirect{Kind: "MOVED", Address: owner.options.Address}
 	}
 	return to
 }
 
 // follow returns the next hop after a redirect. Its node is nil if the redirect names none. A node without hash slots may be
-// forgotten at any time, so follow records the new node of the hash slot in the same step.
-func (c *Cluster) follow(h hop, hashSlot int, to redirect) hop {
-	next := hop{deadline: h.deadline, asking: to.kind == "ASK"}
-	if to.address == "" {
+// forgotten at any time, so follow records the new node of the hash slot in the same step. For a second, the hash slot has
+// its own script calls.
+func (c *Cluster) follow(h hop, hashSlot int, to nodes.Redirect) hop {
+	h.sharing.Pause(hashSlot)
+	next := hop{deadline: h.deadline, asking: to.Kind == "ASK"}
+	if to.Address == "" {
 		return next
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next.node = c.nodeAtLocked(to.resolve(h.options.Address))
-	if to.kind == "MOVED" {
+	next.node = c.nodeAtLocked(to.Resolve(h.options.Address))
+	if to.Kind == "MOVED" {
 		c.hashSlotNodes[hashSlot].Store(next.node)
 		c.startRefreshLocked()
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -49,6 +50,7 @@ func TestCluster(t *testing.T) {
 		"nodes don't say where they are":  testClusterNoHosts,
 		"decides as one store does":       testClusterParity,
 		"sums up its nodes":               testClusterStats,
+		"shares script calls":             testClusterShares,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -216,4 +218,102 @@ func testClusterStats(t *testing.T, c *redistest.Cluster) {
 	if got := s.Stats(); got.Servers != 3 || got.Failing != 0 || got.Queued != 0 || got.Idle < 3 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// A node decides requests of several hash slots in one script call, also while one of these moves. Requests of keys that it
+// lacks are decided anew, once.
+func testClusterShares(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{KeyPrefix: "shares"})
+	ctx := context.Background()
+	from, to := c.Nodes[0], c.Nodes[1]
+	var requests []store.ZoneRequest
+	used := make(map[int]bool)
+	for n := 0; len(requests) < 8; n++ {
+		slot := c.Slot(t, fmt.Sprint("shares", n))
+		if c.Owner(t, from, slot) != from || used[slot] {
+			continue
+		}
+		used[slot] = true
+		quota := algorithms.Quota{Algorithm: "fixed_window", Events: 100_000, Window: 3_600_000_000}
+		if len(requests)%2 == 1 {
+			quota.Algorithm = "sliding_log"
+		}
+		zone := fmt.Sprint("z", len(requests))
+		requests = append(requests, store.ZoneRequest{
+			Zone: zone, Key: fmt.Sprint("shares", n), Cost: 1, Limits: []store.Limit{storetest.Limit(t, zone, quota)},
+		})
+	}
+	taken := int64(0)
+	take := func(requests []store.ZoneRequest) (calls int64) {
+		t.Helper()
+		before := scriptCalls(t, from)
+		if allowed, err := s.Take(ctx, requests); !allowed || err != nil {
+			t.Errorf("allowed %v, error %v", allowed, err)
+		}
+		return scriptCalls(t, from) - before
+	}
+	six := requests[:6]
+	shares := func() {
+		t.Helper()
+		redistest.WaitFor(t, "requests of six hash slots to share a script call", func() bool {
+			taken++
+			return take(six) == 1
+		})
+	}
+	shares()
+	for _, moving := range []int{2, 3} { // a key of a budget, and one of a log
+		slot := c.Slot(t, requests[moving].Key)
+		c.BeginMove(t, slot, from, to)
+		shares() // all keys are there still
+		c.MoveKeys(t, slot, 1, from, to)
+		taken++
+		take(six)
+		c.EndMove(t, slot, from, to)
+		taken++
+		take(six)
+	}
+	for _, r := range requests[6:] { // a key that isn't anywhere yet
+		slot := c.Slot(t, r.Key)
+		c.BeginMove(t, slot, from, to)
+		take([]store.ZoneRequest{requests[0], r})
+		taken++
+		c.EndMove(t, slot, from, to)
+		if left := left(t, s, r); left != 99_999 {
+			t.Errorf("%v: %d remaining, want 99999", r.Limits[0], left)
+		}
+		for _, r := range six[1:] { // as often as the first one
+			if allowed, err := s.Take(ctx, []store.ZoneRequest{r}); !allowed || err != nil {
+				t.Errorf("allowed %v, error %v", allowed, err)
+			}
+		}
+	}
+	for _, r := range six {
+		if left := left(t, s, r); left != 100_000-taken {
+			t.Errorf("%v: %d remaining, want %d", r.Limits[0], left, 100_000-taken)
+		}
+	}
+}
+
+// left returns what is left of the limit of a request.
+func left(t *testing.T, s store.Store, r store.ZoneRequest) int64 {
+	t.Helper()
+	r.Cost, r.Outcome = 0, store.Outcome{}
+	look := []store.ZoneRequest{r}
+	if _, err := s.Take(t.Context(), look); err != nil {
+		t.Fatal(err)
+	}
+	return look[0].Outcome.Decisions[0].Remaining
+}
+
+// scriptCalls returns how often a node has run a script.
+func scriptCalls(t *testing.T, node *redistest.Server) int64 {
+	t.Helper()
+	stats, err := node.Client.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	n, _, _ := strings.Cut(rest, ",")
+	calls, _ := strconv.ParseInt(n, 10, 64)
+	return calls
 }

@@ -9,27 +9,39 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // The keys of a request can be on several nodes of a cluster, which decide independently. If one
-// denies, the charges of the others are refunded.
+// denies, the charges of the others are refunded. Keys of one node are decided together.
 
-// keyGroup has the requests of one key.
-type keyGroup struct {
+// takeGroup has requests of one key, or of several keys that one node decides together.
+type takeGroup struct {
+	node      *node // of all keys; nil while unknown
+	together  bool  // its keys may share a script call with others of the node
 	requests  []store.ZoneRequest
 	positions []int // of these among all requests
 	allowed   bool
 	err       error
 }
 
-// groupByKey groups requests by their keys.
-func groupByKey(requests []store.ZoneRequest) (groups []*keyGroup) {
+// groups groups requests by their keys, and with byNode those of a node that may share a script call.
+func (c *Cluster) groups(requests []store.ZoneRequest, byNode bool) (groups []*takeGroup) {
 	for i, r := range requests {
-		n := slices.IndexFunc(groups, func(g *keyGroup) bool { return g.requests[0].Key == r.Key })
+		hashSlot := c.names().HashSlot(r.Key)
+		owner := c.hashSlotNodes[hashSlot].Load()
+		if byNode && owner != nil && owner.sharing.NeedsTry() {
+			go owner.trySharing()
+		}
+		together := byNode && owner != nil && owner.sharing.Shares(hashSlot, time.Now())
+		n := slices.IndexFunc(groups, func(g *takeGroup) bool { return hasKey(g.requests, r.Key) })
+		if n < 0 && together {
+			n = slices.IndexFunc(groups, func(g *takeGroup) bool { return g.together && g.node == owner })
+		}
 		if n < 0 {
 			n = len(groups)
-			groups = append(groups, new(keyGroup))
+			groups = append(groups, &takeGroup{node: owner, together: together})
 		}
 		groups[n].requests = append(groups[n].requests, r)
 		groups[n].positions = append(groups[n].positions, i)
@@ -37,8 +49,26 @@ func groupByKey(requests []store.ZoneRequest) (groups []*keyGroup) {
 	return groups
 }
 
+// takeGroup takes for the requests of a group. If the node lacks one of several keys, each key is taken for itself.
+func (c *Cluster) takeGroup(ctx context.Context, now algorithms.Micros, g *takeGroup) (allowed bool, err error) {
+	if !hasSeveralKeys(g.requests) {
+		return c.takeKey(ctx, now, g.requests)
+	}
+	h := hop{node: g.node, deadline: time.Now().Add(c.options.Timeout)}
+	to, err := c.visit(ctx, c.names().HashSlot(g.requests[0].Key), h, true, func(h hop) error {
+		call := h.newTakeCall(ctx, now, g.requests)
+		h.enqueueOrSend(call)
+		allowed, err = h.await(call)
+		return toStoreError(ctx, err)
+	})
+	if to != (nodes.Redirect{}) {
+		return c.takeGroups(ctx, now, g.requests, c.groups(g.requests, false))
+	}
+	return allowed, err
+}
+
 // concurrently calls do for all groups at the same time, and waits for all.
-func concurrently(groups []*keyGroup, do func(*keyGroup)) {
+func concurrently(groups []*takeGroup, do func(*takeGroup)) {
 	var others sync.WaitGroup
 	for _, g := range groups[1:] {
 		others.Go(func() { do(g) })
@@ -47,17 +77,23 @@ func concurrently(groups []*keyGroup, do func(*keyGroup)) {
 	others.Wait()
 }
 
-// takeCrossKey takes for requests of several keys.
-func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest) (bool, error) {
+func hasKey(requests []store.ZoneRequest, key string) bool {
+	return slices.ContainsFunc(requests, func(r store.ZoneRequest) bool { return r.Key == key })
+}
+
+func hasSeveralKeys(requests []store.ZoneRequest) bool {
+	return slices.ContainsFunc(requests, func(r store.ZoneRequest) bool { return r.Key != requests[0].Key })
+}
+
+// takeGroups takes for requests that several groups have.
+func (c *Cluster) takeGroups(ctx context.Context, now algorithms.Micros, requests []store.ZoneRequest, groups []*takeGroup) (bool, error) {
 	deadline := time.Now().Add(c.options.Timeout)
-	groups := groupByKey(requests)
 	for _, g := range groups { // if a node fails, charge nothing on the others
-		n := c.hashSlotNodes[c.names().HashSlot(g.requests[0].Key)].Load()
-		if n != nil && n.breaker.Open() {
+		if g.node != nil && g.node.breaker.Open() {
 			return false, &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
 		}
 	}
-	concurrently(groups, func(g *keyGroup) { g.allowed, g.err = c.takeKey(ctx, now, g.requests) })
+	concurrently(groups, func(g *takeGroup) { g.allowed, g.err = c.takeGroup(ctx, now, g) })
 	allowed, failed := true, error(nil)
 	for _, g := range groups {
 		allowed = allowed && g.allowed
@@ -65,7 +101,7 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 			failed = cmp.Or(failed, g.err)
 		}
 	}
-	if err := cmp.Or(failed, overriddenError(groups, len(requests))); err != nil {
+	if err := cmp.Or(failed, overriddenError(groups, requests)); err != nil {
 		for _, g := range groups {
 			if g.err == nil { // a caller that takes again takes behind these corrections
 				c.correct(now, store.FullRefunds(g.requests), func(error) {})
@@ -74,7 +110,7 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 		return false, err
 	}
 	if !allowed {
-		concurrently(groups, func(g *keyGroup) {
+		concurrently(groups, func(g *takeGroup) {
 			if g.allowed {
 				c.undoTakes(context.WithoutCancel(ctx), now, deadline, g.requests)
 			}
@@ -90,25 +126,23 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 
 // overriddenError returns one error for all requests if the overrides of a group are not those of
 // its requests, or else nil.
-func overriddenError(groups []*keyGroup, requests int) error {
-	all := &store.OverriddenError{Overrides: make([]string, requests)}
-	found := false
+func overriddenError(groups []*takeGroup, requests []store.ZoneRequest) error {
+	var found error
+	all := &store.OverriddenError{Overrides: make([]string, len(requests))}
+	for i, r := range requests {
+		if r.Override != nil {
+			all.Overrides[i] = r.Override.Text
+		}
+	}
 	for _, g := range groups {
-		var other *store.OverriddenError
-		ok := errors.As(g.err, &other)
-		found = found || ok
-		for i, position := range g.positions {
-			if ok {
+		if other, is := errors.AsType[*store.OverriddenError](g.err); is {
+			found = all
+			for i, position := range g.positions {
 				all.Overrides[position] = other.Overrides[i]
-			} else if o := g.requests[i].Override; o != nil {
-				all.Overrides[position] = o.Text
 			}
 		}
 	}
-	if !found {
-		return nil
-	}
-	return all
+	return found
 }
 
 // undoTakes turns requests that one key allowed into requests that another key has denied. If the refunds are made by the
@@ -133,7 +167,7 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 	if err := c.CorrectAt(waiting, now, refunds); err != nil || len(looks) == 0 {
 		return
 	}
-	if _, err := c.takeKey(waiting, now, looks); err == nil { // a take after the correction sees its refund
+	if _, err := c.TakeAt(waiting, now, looks); err == nil { // a take after the correction sees its refund
 		for i, r := range refunded {
 			r.Outcome.Decisions = looks[i].Outcome.Decisions
 		}

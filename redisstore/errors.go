@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -50,7 +51,7 @@ func toStoreError(ctx context.Context, err error) error {
 	var reply redis.Error
 	var scriptErr wire.ScriptError
 	var malformed wire.ReplyError
-	var redirected redirect
+	var redirected nodes.Redirect
 	switch {
 	case errors.As(err, &scriptErr):
 		e.Reason = scriptErrorReason(scriptErr)

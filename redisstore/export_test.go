@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/sharing"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -27,7 +29,9 @@ func WithMaxInFlight(o Options, n int) Options {
 }
 
 // ResolveRedirect returns the address of a redirect from the node at another address.
-func ResolveRedirect(address, from string) string { return redirect{address: address}.resolve(from) }
+func ResolveRedirect(address, from string) string {
+	return nodes.Redirect{Address: address}.Resolve(from)
+}
 
 // QueueLengths returns how many calls are queued, and how many batches are in flight.
 func QueueLengths(s *Store) (queued, inFlight int) {
@@ -83,8 +87,8 @@ func TakeTogether(s *Store, requests [][]store.ZoneRequest, errs []error) (messa
 // SendSeparately sends a script call for each take, all in one round trip as in a cluster, and
 // returns their errors.
 func SendSeparately(s *Store, requests [][]store.ZoneRequest) (errs []error) {
-	s.options.Cluster = true
-	defer func() { s.options.Cluster = false }()
+	s.sharing = sharing.New(true)
+	defer func() { s.sharing = nil }()
 	b := newBatch()
 	for _, r := range requests {
 		c := s.newTakeCall(context.Background(), 0, r)

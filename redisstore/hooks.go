@@ -16,9 +16,12 @@ type Hooks struct {
 	// when it works again, with nil. It is also called with nil when other nodes of a cluster have
 	// taken over the slots of a node that failed. [New] never calls it, because a [Store] has no breaker.
 	HealthChanged func(address string, failure error)
-	// RoundTrip is called for each batch that got a reply of its Redis. took is the time from the
-	// request for a connection until the reply. requests is how many requests, corrections and
-	// counts of slots the batch had, without those for which Redis lacks the script. They are sent again.
+	// SharingDenied is called when a node of a cluster denies script calls for several hash slots, with its error. Each hash
+	// slot then has its own call.
+	SharingDenied func(address string, err error)
+	// RoundTrip is called for each batch that got a reply of its Redis. took is the time from the request for a connection
+	// until the reply. requests is how many requests, corrections and counts of slots the batch had. Those for which Redis
+	// lacks the script are not among them, and are sent again.
 	RoundTrip func(took time.Duration, requests int)
 }
 
@@ -36,6 +39,7 @@ type Stats struct {
 	Queued  int // requests, corrections and counts of slots that wait to be sent
 	InUse   int // connections that send a message, or wait for its reply
 	Idle    int // connections that are open and unused
+	PerSlot int // of the servers: nodes of a cluster with a script call for each hash slot; see [Options.DeclareKeys]
 }
 
 // stats returns the state of the store, which is that of one server that doesn't fail.
@@ -80,6 +84,9 @@ func (c *Cluster) Stats() (sum Stats) {
 		sum.Idle += v.Idle
 		if n.breaker.Open() {
 			sum.Failing++
+		}
+		if n.sharing.Denied() {
+			sum.PerSlot++
 		}
 	}
 	sum.Servers = max(sum.Servers, 1)

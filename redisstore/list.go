@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -168,7 +169,7 @@ func (s *Store) addEntries(ctx context.Context, l *lister, names []string) error
 	for i, value := range values {
 		text, err := value.Result()
 		switch {
-		case errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "WRONGTYPE"), errors.As(asRedirect(err), new(redirect)):
+		case errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "WRONGTYPE"), errors.As(nodes.AsRedirect(err), new(nodes.Redirect)):
 			continue // it has ended, another program has written it, or it is on another node by now
 		case err != nil:
 			return err

@@ -24,6 +24,9 @@ type Options struct {
 	// Cluster reports whether the Redis is a Redis Cluster; see [NewCluster]. Address is then a
 	// comma-separated list of the host:port of nodes.
 	Cluster bool
+	// DeclareKeys reports whether each script call names its keys to the cluster. Then each hash slot needs its own call,
+	// which costs the nodes several times as much. Without it, servers that deny other calls are found out.
+	DeclareKeys bool
 	// Username and Password log in to Redis; both may be empty. They take precedence over those of
 	// a URL.
 	Username, Password string
@@ -94,6 +97,9 @@ func (o Options) Normalized() (Options, error) {
 	}
 	if o.Cluster && (o.MasterName != "" || o.DB != 0) {
 		return o, errors.New("cluster can't be combined with master_name or db: leave those out")
+	}
+	if o.DeclareKeys && !o.Cluster {
+		return o, errors.New("declare_keys is for a cluster: write cluster, or leave out declare_keys")
 	}
 	if o.TLS != (TLS{}) {
 		o.TLS.On = true

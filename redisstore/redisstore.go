@@ -1,7 +1,6 @@
-// Package redisstore keeps budgets in Redis, where any number of processes share them. One script
-// decides and charges all limits of a request, atomically, by the clock of Redis. In a cluster that
-// holds for the limits of one key. Concurrent requests share script calls. The package never decides
-// by itself: without Redis, it returns an error.
+// Package redisstore keeps budgets in Redis, where any number of processes share them. One script decides and charges all
+// limits of a request, atomically, by the clock of Redis. In a cluster that holds for the limits of one key, and mostly for
+// keys of one node. Concurrent requests share script calls. Without Redis, the package never decides: it returns an error.
 //
 // [Open] returns a [Redis], which is a [store.Store]. It is a [Store] for a single Redis or for
 // Sentinels, or a [Cluster]. It works in any Go program; the package example limits an HTTP handler.
@@ -22,6 +21,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/sharing"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -46,6 +46,9 @@ type Store struct {
 	scriptFeatures algorithms.Features // what lastScript can decide
 	lastScript     *redis.Script
 	lastReading    clockReading
+
+	sharing    *sharing.Sharing // nil without a cluster
+	trySharing func()           // finds out whether the node runs shared script calls
 
 	queue      queue     // which keys.mu guards
 	endedCalls sync.Pool // of *pendingCall
@@ -88,13 +91,16 @@ func (s *Store) Check(ctx context.Context) error { return s.check(ctx, "%") }
 func (s *Store) check(ctx context.Context, tag string) error {
 	conns := s.acquire()
 	defer s.release(conns)
-	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
+	key := s.probeKey(tag)
 	err := repeatable{script: probeScript, keys: []string{key, key + " log"}}.eval(ctx, conns)
 	if isFromReplica("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
 		s.reconnect(conns) // Sentinels may know another primary
 	}
 	return toStoreError(ctx, explainSentinel(ctx, conns.Client, s.options.Address, err))
 }
+
+// probeKey returns a key that no budget has, because zones have names.
+func (s *Store) probeKey(tag string) string { return s.options.KeyPrefix + ":{" + tag + "}::probe" }
 
 // EvictionPolicy returns the eviction policy of the Redis, and whether its memory is bounded; see
 // [Redis].

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -21,7 +22,7 @@ func (s *Store) sendBatch(b *batch) {
 	b.conns, b.began = s.acquire(), time.Now()
 	defer s.release(b.conns)
 	b.deadline = b.began.Add(s.options.Timeout)
-	b.split(s.names(), s.options.Cluster)
+	s.split(b)
 	failure := s.writeAndSend(b)
 	for _, m := range b.messages {
 		if m.err = cmp.Or(failure, m.loadErr); m.err == nil {
@@ -67,7 +68,7 @@ func (s *Store) readReply(b *batch, m *message) {
 		}
 	}
 	if m.err != nil {
-		m.err = &store.SharedError{Err: asRedirect(m.err)}
+		m.err = &store.SharedError{Err: nodes.AsRedirect(m.err)}
 	}
 }
 
@@ -140,7 +141,7 @@ func (m *message) isSent() bool { return !m.payload.sent.IsZero() }
 
 // certainlyNotRun reports whether the message certainly did not run.
 func (m *message) certainlyNotRun() bool {
-	if !m.isSent() || m.loadErr != nil || errors.Is(m.err, errLate) || errors.As(m.err, new(redirect)) {
+	if !m.isSent() || m.loadErr != nil || errors.Is(m.err, errLate) || errors.As(m.err, new(nodes.Redirect)) {
 		return true
 	}
 	return slices.ContainsFunc([]string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"},
@@ -263,7 +264,7 @@ func (r repeatable) run(ctx context.Context, conns *connections, load bool) (err
 	}
 	done := redis.NewScript(r.script).EvalSha(ctx, pipeline, r.keys, r.args...)
 	_, err = pipeline.Exec(ctx)
-	return asRedirect(cmp.Or(done.Err(), err))
+	return nodes.AsRedirect(cmp.Or(done.Err(), err))
 }
 
 // probe.lua runs every command of the scripts; see [Store.Check].

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/slots"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -179,6 +180,8 @@ func (k *keyStates) recordSlotsLocked(m *message, deadline time.Time) {
 		switch {
 		case m.err == nil && op.err == nil && op.known:
 			k.table.Replied(op.Op, op.taken, op.found, now)
+		case m.err == nil && errors.Is(op.err, wire.ErrElsewhere):
+			k.table.NotRun(op.Op, now)
 		case m.err == nil: // the script reports an error of the key
 			k.table.Lost(op.Op, now, now)
 		case m.certainlyNotRun():
@@ -252,7 +255,7 @@ func (k *keyStates) queueSetLocked(name string) {
 	}
 	c := newSetCall(name)
 	c.onEnd = func(c *pendingCall) {
-		if to := (redirect{}); k.setMoved != nil && errors.As(c.err, &to) {
+		if to := (nodes.Redirect{}); k.setMoved != nil && errors.As(c.err, &to) {
 			go k.setMoved(name)
 		}
 	}

@@ -5,16 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/sharing"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -73,8 +73,10 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	o.Address = address
 	newClient, _ := o.clientFunc() // NewCluster has checked these options
 	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.keys)}
+	n.sharing, n.trySharing = sharing.New(o.DeclareKeys), n.findSharing
 	n.breaker = store.NewBreaker(n, func(failure error) {
 		n.noteHealth(failure)
+		n.sharing.Forget() // another server may reply next
 		if c.has(n) {
 			c.hooks.healthChanged(address, failure)
 		}
@@ -97,15 +99,11 @@ func (c *Cluster) has(n *node) bool {
 // hash slots.
 func (n *node) Check(ctx context.Context) error {
 	n.cluster.refreshHashSlots() // another node may have replaced this one
-	const tries, redirects = 20 * wire.HashSlotCount, 5
+	const redirects = 5
 	sent := 0
-	for i := range tries {
-		tag := fmt.Appendf(nil, "%%!%d", i)
-		if n.cluster.hashSlotNodes[wire.HashSlotOf(tag)].Load() != n {
-			continue
-		}
-		err := n.check(ctx, string(tag))
-		if to := (redirect{}); !errors.As(err, &to) {
+	for tag := range n.tags() {
+		err := n.check(ctx, tag)
+		if to := (nodes.Redirect{}); !errors.As(err, &to) {
 			return err
 		}
 		// The hash slot is moving, maybe for long, or has moved.
@@ -114,6 +112,18 @@ func (n *node) Check(ctx context.Context) error {
 		}
 	}
 	return errors.New("redisstore: the node has no slots")
+}
+
+// tags yields hash tags of hash slots of the node, which no key has.
+func (n *node) tags() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range 20 * wire.HashSlotCount {
+			tag := fmt.Appendf(nil, "%%!%d", i)
+			if n.cluster.hashSlotNodes[wire.HashSlotOf(tag)].Load() == n && !yield(string(tag)) {
+				return
+			}
+		}
+	}
 }
 
 // refreshHashSlots starts a query of the hash slots, unless one has begun within refreshInterval.
@@ -169,7 +179,7 @@ func (c *Cluster) queryAddressesLocked() (addresses []string) {
 // hash slots.
 func (c *Cluster) queryNodes(addresses []string) {
 	type result struct {
-		ranges []hashSlotRange
+		ranges []nodes.Range
 		works  bool
 		err    error
 	}
@@ -183,7 +193,7 @@ func (c *Cluster) queryNodes(addresses []string) {
 				results <- result{ranges, works, err}
 			}()
 		}
-		var known []hashSlotRange
+		var known []nodes.Range
 		for range chunk {
 			r := <-results
 			if failure = cmp.Or(failure, r.err); r.err == nil {
@@ -204,7 +214,7 @@ func (c *Cluster) queryNodes(addresses []string) {
 
 // queryNode queries a node for all hash slots over a separate connection. works reports whether the
 // node's cluster state is ok.
-func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []hashSlotRange, works bool, err error) {
+func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []nodes.Range, works bool, err error) {
 	o := c.options
 	o.Address = address
 	newClient, err := o.clientFunc()
@@ -218,11 +228,11 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []hashS
 	_, _ = pipeline.Exec(ctx)
 	reply, err := hashSlots.Slice()
 	for _, one := range reply {
-		r, err := parseHashSlotRange(one, address)
+		r, err := nodes.ParseRange(one, address)
 		if err != nil {
 			return nil, false, err
 		}
-		if r.master != "" {
+		if r.Master != "" {
 			ranges = append(ranges, r)
 		}
 	}
@@ -236,53 +246,17 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []hashS
 	return ranges, err == nil && !strings.Contains(info.Val(), "cluster_state:fail"), err
 }
 
-// hashSlotRange is a range of hash slots of one primary.
-type hashSlotRange struct {
-	first, last int64
-	master      string // its address; empty if no node has the hash slots
-}
-
-// parseHashSlotRange parses an element of the reply to CLUSTER SLOTS. It has the first and last hash slot, and
-// the nodes that have them, the primary first, each with host and port. The client's parser rejects
-// nodes without a host.
-func parseHashSlotRange(reply any, from string) (hashSlotRange, error) {
-	values, _ := reply.([]any)
-	if len(values) < 2 {
-		return hashSlotRange{}, wire.ReplyError("ends early")
-	}
-	if len(values) == 2 { // no node
-		return hashSlotRange{}, nil
-	}
-	first, isFirst := values[0].(int64)
-	last, isLast := values[1].(int64)
-	master, _ := values[2].([]any)
-	if !isFirst || !isLast || first < 0 || last >= wire.HashSlotCount || len(master) < 2 {
-		return hashSlotRange{}, wire.ReplyError(fmt.Sprintf("has %.100v instead of slots and their nodes", reply))
-	}
-	host, _ := master[0].(string)
-	return hashSlotRange{first, last, resolveAddress(host, fmt.Sprint(master[1]), from)}, nil
-}
-
-// resolveAddress returns the address of a node that another node has named. Without a host, the
-// host is that of the other node.
-func resolveAddress(host, port, from string) string {
-	if host == "" {
-		host, _, _ = net.SplitHostPort(from)
-	}
-	return net.JoinHostPort(host, port)
-}
-
 // storeHashSlots records which node has which hash slots, and forgets nodes without hash slots.
-func (c *Cluster) storeHashSlots(ranges []hashSlotRange) {
+func (c *Cluster) storeHashSlots(ranges []nodes.Range) {
 	c.mu.Lock()
 	failed := c.refreshErr != nil
 	c.refreshErr, c.hashSlotsKnown = nil, true
 	serving := make(map[*node]bool)
 	var owners [wire.HashSlotCount]*node
 	for _, r := range ranges {
-		n := c.nodeAtLocked(r.master)
+		n := c.nodeAtLocked(r.Master)
 		serving[n] = true
-		for hashSlot := r.first; hashSlot <= r.last; hashSlot++ {
+		for hashSlot := r.First; hashSlot <= r.Last; hashSlot++ {
 			owners[hashSlot] = n
 		}
 	}
@@ -331,44 +305,4 @@ func (c *Cluster) endRefreshLocked() {
 func (n *node) close() {
 	n.breaker.Close()
 	_ = n.Store.Close()
-}
-
-// redirect is the error of a node that does not have a key, or not all keys of a call.
-type redirect struct {
-	kind    string // MOVED, ASK or TRYAGAIN
-	address string // of the node that has the key; empty with TRYAGAIN
-}
-
-func (r redirect) Error() string {
-	return fmt.Sprintf("redisstore: %s %s: this Redis is a node of a cluster: write cluster in the redis block", r.kind, r.address)
-}
-
-// resolve returns the address of the redirect, as resolveAddress does. IPv6 addresses have no
-// brackets in redirects of Redis.
-func (r redirect) resolve(from string) string {
-	at := max(strings.LastIndexByte(r.address, ':'), 0)
-	return resolveAddress(strings.Trim(r.address[:at], "[]"), strings.TrimPrefix(r.address[at:], ":"), from)
-}
-
-// isTryAgain reports whether an error is the reply of a node that lacks some keys of a call, while their hash slot moves.
-func isTryAgain(err error) bool {
-	to, is := errors.AsType[redirect](err)
-	return is && to.kind == "TRYAGAIN"
-}
-
-// asRedirect returns err as a redirect, if err is one, or else err itself.
-func asRedirect(err error) error {
-	if err == nil {
-		return nil
-	}
-	for _, kind := range []string{"MOVED", "ASK", "TRYAGAIN"} {
-		if redis.HasErrorPrefix(err, kind+" ") {
-			r := redirect{kind: kind}
-			if words := strings.Fields(err.Error()); kind != "TRYAGAIN" && len(words) > 2 {
-				r.address = words[2]
-			}
-			return r
-		}
-	}
-	return err
 }

@@ -217,8 +217,8 @@ func newLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 		v.Used, v.Reserved = &d.Used, r.Outcome.Reserved.Events
 	case !l.Algorithm().BinaryOnly: // smooth counts no events
 		v.Reserved = min(r.Outcome.Reserved.Events, l.Burst-v.Remaining) // time may have given some back
-		if used := l.Burst - v.Remaining - v.Reserved; l.MinInterval == 0 && l.Initial == nil {
-			v.Used = &used // otherwise more can be unused than remains
+		if l.MinInterval == 0 && l.Initial == nil {
+			v.Used = new(l.Burst - v.Remaining - v.Reserved) // otherwise more can be unused than remains
 		}
 	}
 	if d.Remaining > 0 {

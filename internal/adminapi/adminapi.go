@@ -185,6 +185,7 @@ type Redis struct {
 	Since        time.Time `json:"since"`   // when the state began, or when the instance first used the Redis
 	FailingNodes int       `json:"failing_nodes"`
 	Error        string    `json:"error,omitempty"` // the last failure of a server, unless the state is up
+	PerSlotNodes int       `json:"per_slot_nodes"`  // nodes of a cluster with a script call for each hash slot
 	Queued       int       `json:"queued"`          // requests and corrections that wait to be sent
 	Connections  int       `json:"connections"`
 }

@@ -129,6 +129,9 @@ func storesTable(s terminal.Style, now time.Time, bodies []decoded[statusBody]) 
 			case "partly_down":
 				state = terminal.Colored(fmt.Sprintf("%d nodes down", r.FailingNodes), terminal.Red)
 			}
+			if r.PerSlotNodes > 0 {
+				state.Text += fmt.Sprintf(", %d with calls per slot", r.PerSlotNodes)
+			}
 			t.Add(from, printable(r.Address), state, since(now, r.Since), "", "",
 				count(int64(r.Queued)), count(int64(r.Connections)))
 		}

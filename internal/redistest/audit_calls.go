@@ -126,6 +126,9 @@ func (p *parsedCall) parseCommand() error {
 	p.keys, p.argv, p.kind = words[3:3+count], words[3+count:], knownScripts()[sha]
 	switch p.kind {
 	case operationsScript:
+		if last := len(p.argv) - 1; len(p.keys) == 0 && last > 0 { // a call that hash slots share
+			p.keys, p.argv = p.argv[:last], p.argv[last:]
+		}
 		if len(p.argv) != 1 {
 			return fmt.Errorf("%d arguments, where one belongs", len(p.argv))
 		}

@@ -281,7 +281,7 @@ func (m *Message) AppendKeys(names []string) []string {
 	return names
 }
 
-// Argument returns the only argument of the script. It is valid until the next change of the
+// Argument returns the last argument of the script. It is valid until the next change of the
 // Message.
 func (m *Message) Argument() []byte {
 	binary.LittleEndian.PutUint64(m.body[8:], math.Float64bits(float64(m.notBefore)))

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
@@ -18,6 +19,9 @@ func (e ReplyError) Error() string { return "redisstore: reply " + string(e) }
 type ScriptError string
 
 func (e ScriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", string(e)) }
+
+// ErrElsewhere is the error of an operation that was not done, because the node of the cluster does not have all its keys.
+var ErrElsewhere = errors.New("redisstore: a key is not on this node of the cluster")
 
 // Reply reads a reply. The caller reads operation by operation, in the order of the message.
 type Reply struct {
@@ -48,12 +52,10 @@ func (r *Reply) Read(text string) error {
 // Slots, and for each with a ReservedID, it appends this instance's count before the take to found, which may be nil. An error
 // concerns this operation only, unless it is a [ReplyError].
 func (r *Reply) Take(requests []store.ZoneRequest, found []int64) (allowed bool, slots []int64, err error) {
-	switch status := r.byteUpTo(2); {
-	case r.err != nil:
-		return false, found, r.err
-	case status == 0:
-		return false, found, r.scriptError()
-	case status == 2:
+	switch others, err := r.beginOperation(3); {
+	case err != nil:
+		return false, found, err
+	case others:
 		overrides := make([]string, len(requests))
 		for i := range requests {
 			if requests[i].Override != nil {
@@ -129,8 +131,8 @@ func (r *Reply) readZone(q *store.ZoneRequest, found []int64) (counts []int64) {
 
 // Refund reads the reply to [Message.Refund]. With a release, it returns this instance's count of reserved events before.
 func (r *Reply) Refund(release bool) (count int64, err error) {
-	if r.byteUpTo(1) == 0 && r.err == nil {
-		return 0, r.scriptError()
+	if _, err := r.beginOperation(2); err != nil {
+		return 0, err
 	}
 	if release {
 		count = r.number()
@@ -147,6 +149,21 @@ func (r *Reply) End() error {
 		r.fail(fmt.Sprintf("has %d bytes too many", len(r.rest)))
 	}
 	return r.err
+}
+
+// beginOperation reads how an operation has ended, a number up to limit. It returns whether other overrides were found, and
+// the error of an operation that was not done.
+func (r *Reply) beginOperation(limit byte) (others bool, err error) {
+	switch status := r.byteUpTo(limit); {
+	case r.err != nil:
+		return false, r.err
+	case status == 0:
+		return false, r.scriptError()
+	case status == 2:
+		return false, ErrElsewhere
+	default:
+		return status == 3, nil
+	}
 }
 
 // endOperation returns the error of the operation that has been read.

@@ -146,6 +146,27 @@ func (c *Cluster) redirect(s *Server, keys []string, asking bool) failure {
 	}
 }
 
+// elsewhere returns the error of a command in a script without KEYS, or "" if the node runs the command.
+func (s *Server) elsewhere(name string, args []string) failure {
+	if s.cluster == nil || len(args) < 2 {
+		return ""
+	}
+	key := args[1]
+	if name == "BITOP" {
+		key = args[2]
+	}
+	switch to := s.cluster.redirect(s, []string{key}, false); {
+	case s.perSlot:
+		return "ERR Script attempted to access keys that do not hash to the same slot"
+	case to == "" && !s.replica:
+		return ""
+	case s.cluster.down:
+		return "ERR Script attempted to execute a command while the cluster is down"
+	default:
+		return "ERR Script attempted to access a non local key in a cluster node"
+	}
+}
+
 // describe runs CLUSTER INFO and CLUSTER SLOTS.
 func (c *Cluster) describe(what string) any {
 	if what == "INFO" && c.down {

@@ -18,6 +18,7 @@ type machine struct {
 	server *Server
 	state  *lua.LState
 	wrote  bool // the script has written
+	shared bool // the script has no KEYS
 }
 
 // programs has the compiled scripts of the process, by hash. A program is never changed.
@@ -76,7 +77,7 @@ func (m *machine) run(hash, script string, keys, args []string) any {
 		program, _ = programs.LoadOrStore(hash, compiled)
 	}
 	l := m.state
-	m.wrote = false
+	m.wrote, m.shared = false, len(keys) == 0
 	l.SetGlobal("KEYS", listOf(l, keys))
 	l.SetGlobal("ARGV", listOf(l, args))
 	l.Push(l.NewFunctionFromProto(program.(*lua.FunctionProto)))
@@ -165,7 +166,13 @@ func (m *machine) call(l *lua.LState, raises bool) int {
 	name := strings.ToUpper(args[0])
 	needsMemory, isWrite := writes[name]
 	var reply any
+	elsewhere := failure("")
+	if m.shared {
+		elsewhere = m.server.elsewhere(name, args)
+	}
 	switch {
+	case elsewhere != "":
+		reply = elsewhere
 	case strings.EqualFold(m.server.denied, name):
 		reply = failure("ERR The user executing the script can't run this command or subcommand")
 	case needsMemory && m.server.full && !m.wrote:

@@ -27,6 +27,7 @@ type Server struct {
 	full     bool          // commands that need memory fail
 	replica  bool          // commands that write fail
 	denied   string        // a command that the user may not run
+	perSlot  bool          // it denies scripts for several hash slots
 	offset   time.Duration // of its clock
 	trouble  func(args []string) Trouble
 	data     map[string]value
@@ -99,6 +100,9 @@ func (s *Server) SetReplica(replica bool) { s.set(func() { s.replica = replica }
 
 // Deny makes the server deny a command; "" none.
 func (s *Server) Deny(command string) { s.set(func() { s.denied = command }) }
+
+// DenySharing makes the server deny scripts for several hash slots.
+func (s *Server) DenySharing() { s.set(func() { s.perSlot = true }) }
 
 // SetTrouble sets a function that decides what happens to each EVALSHA; nil: nothing.
 func (s *Server) SetTrouble(trouble func(args []string) Trouble) {

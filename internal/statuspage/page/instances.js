@@ -163,8 +163,9 @@ function storeFacts(instance) {
 		for (const [name, m] of instance.memories()) memory(name === 'memory' ? 'Memory' : 'Local budgets', m);
 		for (const r of instance.status.redis || []) {
 			const nodes = r.failing_nodes && r.state === 'partly_down' ? `${r.failing_nodes} failing nodes · ` : '';
+			const perSlot = r.per_slot_nodes ? `${r.per_slot_nodes} nodes with calls per slot · ` : '';
 			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`, r.error),
-				element('span', { class: 'more quiet' }, `${nodes}${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`)));
+				element('span', { class: 'more quiet' }, `${nodes}${perSlot}${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`)));
 		}
 		return facts;
 	}

@@ -1,0 +1,84 @@
+// Package sharing knows which hash slots of a node of a cluster share a script call. It never sends one.
+//
+// KEYS can have one hash slot only, so the keys of a shared call are among its arguments. Redis runs such a script, but some
+// servers deny it. Then each hash slot has its own call, which costs a node several times as much.
+//
+// While a hash slot moves, the node lacks some of its keys. The script does nothing for the calls of these keys. They are
+// made again, and for a second the calls of their hash slot have their own script call, whose KEYS the node redirects.
+package sharing
+
+import (
+	"sync"
+	"time"
+)
+
+// pause is how long a hash slot has its own script call after a key was not there, and the time between two tries of a
+// shared script call.
+const pause = time.Second
+
+// Sharing is what is known of a node. Its methods are safe for concurrent use.
+type Sharing struct {
+	never bool // no shared script call may be made
+
+	mu      sync.Mutex
+	allowed bool // the node runs shared script calls
+	denied  bool // the node denies them
+	trying  bool
+	lastTry time.Time
+	pauses  map[int]time.Time // the ends of the pauses, by hash slot
+}
+
+// New returns a Sharing that knows nothing. If never is true, no shared script call may be made.
+func New(never bool) *Sharing { return &Sharing{never: never, pauses: make(map[int]time.Time)} }
+
+// NeedsTry reports whether it is time to find out whether the node runs shared script calls. The caller then does so, and
+// calls Tried.
+func (s *Sharing) NeedsTry() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.never || s.allowed || s.denied || s.trying || time.Since(s.lastTry) < pause {
+		return false
+	}
+	s.trying, s.lastTry = true, time.Now()
+	return true
+}
+
+// Tried notes what a try has shown: at most one of the two.
+func (s *Sharing) Tried(allowed, denied bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.allowed, s.denied, s.trying = allowed, denied, false
+}
+
+// Forget forgets whether the node runs shared script calls.
+func (s *Sharing) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.allowed, s.denied = false, false
+}
+
+// Denied reports whether the node denies shared script calls, or none may be made.
+func (s *Sharing) Denied() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.never || s.denied
+}
+
+// Shares reports whether a hash slot shares a script call with others now.
+func (s *Sharing) Shares(hashSlot int, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, pauses := s.pauses[hashSlot]
+	if pauses && !now.Before(end) {
+		delete(s.pauses, hashSlot)
+		pauses = false
+	}
+	return s.allowed && !pauses
+}
+
+// Pause lets a hash slot have its own script call for a second.
+func (s *Sharing) Pause(hashSlot int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pauses[hashSlot] = time.Now().Add(pause)
+}

@@ -1,0 +1,46 @@
+package redisstore
+
+import (
+	"context"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// sharedProbe is a script that writes keys that KEYS doesn't have.
+const sharedProbe = `for _, key in ipairs(ARGV) do redis.call('SET', key, '', 'PX', 1000) end return 1`
+
+// findSharing finds out whether the node runs shared script calls. It learns nothing from a node that fails, or of whose
+// hash slots one moves.
+func (n *node) findSharing() {
+	ctx, cancel := context.WithTimeout(context.Background(), n.options.Timeout)
+	defer cancel()
+	var keys []any
+	last := -1
+	for tag := range n.tags() {
+		if hashSlot := wire.HashSlotOf([]byte(tag)); hashSlot != last {
+			last, keys = hashSlot, append(keys, n.probeKey(tag))
+		}
+		if len(keys) == 2 {
+			break
+		}
+	}
+	if len(keys) < 2 {
+		n.sharing.Tried(false, false)
+		return
+	}
+	conns := n.acquire()
+	defer n.release(conns)
+	err := repeatable{script: sharedProbe, args: keys}.eval(ctx, conns)
+	denied := deniesSharing(err)
+	n.sharing.Tried(err == nil, denied)
+	if denied && n.hooks.SharingDenied != nil {
+		n.hooks.SharingDenied(n.options.Address, err)
+	}
+}
+
+// deniesSharing reports whether an error to sharedProbe is none that passes.
+func deniesSharing(err error) bool {
+	return err != nil && isReply(err) && scriptErrorReason(wire.ScriptError(err.Error())) == store.ReasonKey &&
+		!containsAny(err.Error(), "non local key", "slot not served", "cluster is down", "stale replica", "killed", "BUSY")
+}

@@ -5,9 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -110,16 +107,8 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 			})
 		}
 	}
-	page, err := os.ReadFile("../docs/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := regexp.MustCompile("`(\\+cluster[^`]*)`").FindSubmatch(page)
-	if listed == nil {
-		t.Fatal("docs/redis.md lists no permissions for a cluster")
-	}
 	for _, node := range c.Nodes {
-		for _, rules := range [][]string{documentedRules(t), strings.Fields(string(listed[1]))} {
+		for _, rules := range [][]string{documentedRules(t, userRules), documentedRules(t, "`(\\+cluster[^`]*)`")} {
 			if err := node.Client.ACLSetUser(ctx, "caddy", rules...).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -244,13 +233,13 @@ func testClusterShares(t *testing.T, c *redistest.Cluster) {
 		})
 	}
 	taken := int64(0)
-	take := func(requests []store.ZoneRequest) (calls int64) {
+	take := func(requests []store.ZoneRequest) (calls int) {
 		t.Helper()
-		before := scriptCalls(t, from)
+		before := from.Calls(t, "evalsha")
 		if allowed, err := s.Take(ctx, requests); !allowed || err != nil {
 			t.Errorf("allowed %v, error %v", allowed, err)
 		}
-		return scriptCalls(t, from) - before
+		return from.Calls(t, "evalsha") - before
 	}
 	six := requests[:6]
 	shares := func() {
@@ -303,17 +292,4 @@ func left(t *testing.T, s store.Store, r store.ZoneRequest) int64 {
 		t.Fatal(err)
 	}
 	return look[0].Outcome.Decisions[0].Remaining
-}
-
-// scriptCalls returns how often a node has run a script.
-func scriptCalls(t *testing.T, node *redistest.Server) int64 {
-	t.Helper()
-	stats, err := node.Client.Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
-	n, _, _ := strings.Cut(rest, ",")
-	calls, _ := strconv.ParseInt(n, 10, 64)
-	return calls
 }

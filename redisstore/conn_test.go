@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -119,15 +118,7 @@ func TestSentinelSettings(t *testing.T) {
 	t.Parallel()
 	trio := redistest.StartTrio(t, "right", redistest.NoFailover)
 	addrs := strings.Join(trio.Addrs(), ",")
-	docs, err := os.ReadFile("../docs/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := regexp.MustCompile("`(\\+sentinel\\|[^`]*)`").FindSubmatch(docs)
-	if listed == nil {
-		t.Fatal("docs/redis.md lists no permissions")
-	}
-	trio.AddUser(t, "watcher", append([]string{"on", ">watching"}, strings.Fields(string(listed[1]))...)...)
+	trio.AddUser(t, "watcher", append([]string{"on", ">watching"}, documentedRules(t, "`(\\+sentinel\\|[^`]*)`")...)...)
 	for _, test := range []struct {
 		name    string
 		options redisstore.Options

@@ -17,6 +17,16 @@ import (
 // Patient is a timeout that no test reaches, even on a slow machine.
 const Patient = time.Minute
 
+// MustNew returns a store with these options. An error ends the test.
+func MustNew(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := New(o, Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // SetClockReading sets the last reading of the clock of Redis, as if it had just arrived.
 func SetClockReading(s *Store, shown time.Time) {
 	s.lastReading = clockReading{redis: shown.UnixMicro(), local: time.Now()}

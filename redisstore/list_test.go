@@ -3,8 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"regexp"
-	"strconv"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -15,10 +13,7 @@ import (
 // A page reads a bounded part of the keys in Redis, and no command reads more than maxScanCount of them.
 func TestListIsBounded(t *testing.T) {
 	ctx, server := context.Background(), redistest.Shared(t)
-	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := MustNew(t, Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient})
 	t.Cleanup(func() { _ = s.Close() })
 	const others = maxScanned + maxScanned/4
 	fill := fmt.Sprintf("for i = 1, %d do redis.call('SET', 'other' .. i, '') end return 1", others)
@@ -29,25 +24,14 @@ func TestListIsBounded(t *testing.T) {
 	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 3_600_000_000}); err != nil {
 		t.Fatal(err)
 	}
-	scans := func() (calls int) {
-		t.Helper()
-		stats, err := server.Client.Info(ctx, "commandstats").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m := regexp.MustCompile(`cmdstat_scan:calls=(\d+)`).FindStringSubmatch(stats); m != nil {
-			calls, _ = strconv.Atoi(m[1])
-		}
-		return calls
-	}
 	pages, found := 0, 0
 	for l := (store.Listing{Zone: "z", Kind: store.Bans, Limit: 1000}); ; pages++ {
-		before := scans()
+		before := server.Calls(t, "scan")
 		page, err := s.List(ctx, l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if calls := scans() - before; calls > maxScanned/maxScanCount+1 {
+		if calls := server.Calls(t, "scan") - before; calls > maxScanned/maxScanCount+1 {
 			t.Errorf("page %d took %d commands", pages+1, calls)
 		}
 		found += len(page.Entries)
@@ -58,7 +42,7 @@ func TestListIsBounded(t *testing.T) {
 	if pages < others/maxScanned || found != 1 {
 		t.Errorf("%d bans on %d pages and one", found, pages)
 	}
-	if total := scans(); total < others/maxScanCount {
+	if total := server.Calls(t, "scan"); total < others/maxScanCount {
 		t.Errorf("%d commands read %d keys", total, others)
 	}
 }

@@ -203,10 +203,7 @@ func (c resetConn) Read(b []byte) (int, error) {
 func openPipes(t *testing.T, p *pipes, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	o.Address, o.Dialer = "h:1", p
-	s, err := redisstore.New(o, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := redisstore.MustNew(t, o)
 	t.Cleanup(func() {
 		_ = s.Close()
 		time.Sleep(time.Second) // simulated: until the server notices

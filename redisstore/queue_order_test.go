@@ -45,10 +45,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 
 func takeBehindRetriedCorrection(t *testing.T, dialer *failingDialer) {
 	server := redistest.Shared(t)
-	s, err := New(Options{Address: server.Addr, KeyPrefix: fmt.Sprint(dialer.closes), Timeout: Patient, DialTimeout: Patient, Dialer: dialer}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := MustNew(t, Options{Address: server.Addr, KeyPrefix: fmt.Sprint(dialer.closes), Timeout: Patient, DialTimeout: Patient, Dialer: dialer})
 	defer s.Close()
 	ask := func(key string) []store.ZoneRequest {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000})
@@ -107,10 +104,7 @@ func TestAloneExpires(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			InBubble(t, func(t *testing.T) {
-				s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := MustNew(t, Options{Address: "127.0.0.1:1"})
 				s.keys.correcting["k"] = newBatch()
 				began := time.Now()
 				time.AfterFunc(test.wait/2, func() { test.do(s) })
@@ -151,10 +145,7 @@ func TestExpiredCorrection(t *testing.T) {
 // A take of two keys that waited for a message of one of them stays behind a give-back of the other
 // one that was asked for before it.
 func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := MustNew(t, Options{Address: "127.0.0.1:1"})
 	back := givesBack("b")
 	take := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
 	q := &s.queue

@@ -24,10 +24,7 @@ const patient = redisstore.Patient
 func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	o.Timeout, o.DialTimeout = cmp.Or(o.Timeout, patient), patient
-	s, err := redisstore.New(o, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := redisstore.MustNew(t, o)
 	t.Cleanup(func() {
 		redisstore.Kill(s)
 		_ = s.Close()
@@ -44,7 +41,7 @@ func TestConforms(t *testing.T) {
 	} else {
 		certificates := redistest.NewCertificates(t)
 		server := redistest.StartTLS(t, certificates)
-		if err := server.Client.ACLSetUser(t.Context(), "caddy", append(documentedRules(t), "+scan")...).Err(); err != nil {
+		if err := server.Client.ACLSetUser(t.Context(), "caddy", append(documentedRules(t, userRules), "+scan")...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		o = redisstore.Options{Address: server.Addr, TLS: read(t, certificates), Username: "caddy", Password: "secret"}
@@ -65,7 +62,7 @@ func TestConforms(t *testing.T) {
 func TestPermissionToList(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
-	if err := server.Client.ACLSetUser(t.Context(), "caddy", documentedRules(t)...).Err(); err != nil {
+	if err := server.Client.ACLSetUser(t.Context(), "caddy", documentedRules(t, userRules)...).Err(); err != nil {
 		t.Fatal(err)
 	}
 	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret", Timeout: patient, DialTimeout: patient}, redisstore.Hooks{})
@@ -85,16 +82,19 @@ func TestPermissionToList(t *testing.T) {
 	}
 }
 
-// documentedRules returns the rules of the Redis user in docs/redis.md.
-func documentedRules(t *testing.T) []string {
+// userRules finds the rules of the Redis user.
+const userRules = `ACL SETUSER caddy (reset on .*)`
+
+// documentedRules returns the rules in docs/redis.md that a pattern finds.
+func documentedRules(t *testing.T, pattern string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := regexp.MustCompile(`ACL SETUSER caddy (reset on .*)`).FindSubmatch(page)
+	listed := regexp.MustCompile(pattern).FindSubmatch(page)
 	if listed == nil {
-		t.Fatal("docs/redis.md has no ACL SETUSER line")
+		t.Fatalf("docs/redis.md has no rules like %s", pattern)
 	}
 	return strings.Fields(strings.ReplaceAll(string(listed[1]), "'", ""))
 }

@@ -158,11 +158,7 @@ func TestUsedAgain(t *testing.T) {
 func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	server := new(scripted)
-	s, err := New(Options{Address: "h:1", Timeout: time.Second, Dialer: server}, Hooks{}) // no server is asked
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 60_000_000})
+	s, request := openScripted(t, server, time.Second)
 	names := slices.Sorted(maps.Keys(treatments))
 	for range 6 {
 		name := names[random.IntN(len(names))]
@@ -173,7 +169,7 @@ func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 		if fresh {
 			s.dropUsed()
 		}
-		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+		r, err := request("k"), error(nil)
 		if treatment.take {
 			_, err = s.Take(t.Context(), r)
 		} else {
@@ -182,8 +178,6 @@ func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
 		}
 		ends = append(ends, fmt.Sprintf("take %t, Redis %s: %d calls, decisions %+v, error %v", treatment.take, name, server.seen().calls, r[0].Outcome.Decisions, err))
 	}
-	_ = s.Close()
-	time.Sleep(time.Minute) // in virtual time: until all connections have ended
 	return ends
 }
 
@@ -201,10 +195,7 @@ func TestLateError(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(200)) {
 		random := rand.New(rand.NewPCG(seed, 4))
 		synctest.Test(t, func(t *testing.T) {
-			s, err := New(Options{Address: "h:1"}, Hooks{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := MustNew(t, Options{Address: "h:1"})
 			steps, queuedAt := 1+random.IntN(6), random.IntN(4)
 			c, want := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}}), error(nil)
 			if seed%2 == 0 {
@@ -255,10 +246,7 @@ func TestTakesBehindSilence(t *testing.T) {
 
 // openScripted opens a store of a server, and returns what makes requests.
 func openScripted(t *testing.T, server *scripted, timeout time.Duration) (s *Store, request func(key string) []store.ZoneRequest) {
-	s, err := New(Options{Address: "h:1", Timeout: timeout, Dialer: server}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s = MustNew(t, Options{Address: "h:1", Timeout: timeout, Dialer: server})
 	t.Cleanup(func() {
 		_ = s.Close()
 		time.Sleep(time.Minute) // in virtual time: until all connections have ended

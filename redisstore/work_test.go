@@ -28,10 +28,7 @@ func TestLeaveSlotsWithoutRedis(t *testing.T) {
 
 // Bans, slots, sets, reserved events and look-ups of overrides count as work of a message.
 func TestWorkOfSlots(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1", Batch: 1000}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := MustNew(t, Options{Address: "127.0.0.1:1", Batch: 1000})
 	defer Kill(s)
 	s.keys.table.Count("s", 0) // so a count must be set
 	const most = int(algorithms.MaxWork / algorithms.CounterWork)
@@ -88,10 +85,7 @@ func TestFullMessage(t *testing.T) {
 		"when another one must be":   {before: func(s *Store) { s.keys.countSlots([]store.ZoneRequest{*taken("other")}) }, slots: slots, want: DefaultBatch},
 		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSetCall(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
 	} {
-		s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := MustNew(t, Options{Address: "127.0.0.1:1"})
 		defer Kill(s)
 		test.before(s)
 		s.keys.mu.Lock() // after a while a timer sets the counts, in another goroutine

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -38,17 +39,13 @@ func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int
 	if _, err := fmt.Sscan(limit, &q.Algorithm, &q.Events, &q.Window, &q.Burst); err != nil {
 		t.Fatal(err)
 	}
-	l, err := algorithms.NewLimit(q)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return &queueTest{
 		handler: &Limiter{Store: budgets, SlotLines: ProcessSlotLines},
 		zone: &Zone{
 			Name: "api", Metrics: telemetry.ZoneMetrics{Disabled: true},
 			Delay: &lines.DelayPolicy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: NewDelayPlaces()},
 		},
-		limit: store.NewLimit("api", "", l),
+		limit: storetest.Limit(t, "api", q),
 	}
 }
 

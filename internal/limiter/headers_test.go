@@ -17,18 +17,16 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // The families are set when the header is sent, whichever way that happens, and
 // not before.
 func TestFamilyWriter(t *testing.T) {
-	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 1_000_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 1_000_000})
 	state := newTestState(nil, &Zone{Name: "z"}, nil, store.ZoneRequest{
-		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}},
+		Limits: []store.Limit{limit}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}},
 	})
 	for name, send := range map[string]func(w http.ResponseWriter){
 		"WriteHeader": func(w http.ResponseWriter) { w.WriteHeader(204) },
@@ -103,11 +101,7 @@ func FuzzFields(f *testing.F) {
 				if r.IntN(3) > 0 { // it refills in one to three windows
 					quota.Algorithm, quota.Burst = "gcra", quota.Events*(1+r.Int64N(3))
 				}
-				limit, err := algorithms.NewLimit(quota)
-				if err != nil {
-					t.Fatal(err)
-				}
-				given.Limits = append(given.Limits, limit)
+				given.Limits = append(given.Limits, storetest.Limit(t, z.Name, quota).Limit)
 			}
 			n := len(given.Limits)
 			if n == 0 || r.IntN(3) == 0 {
@@ -223,10 +217,7 @@ func TestPolicyWindow(t *testing.T) {
 		{"sliding_log", 10, 60 * second, 0, 1, "q=10;w=60"},
 	} {
 		q := algorithms.Quota{Algorithm: test.algorithm, Events: test.events, Window: test.window, Burst: test.burst}
-		limit, err := algorithms.NewLimit(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		limit := storetest.Limit(t, "z", q).Limit
 		set := &LimitSet{Limits: []*algorithms.Limit{limit}}
 		set.NameBudgets("z", make([]keys.Template, 1))
 		limits := scaleLimits(set.Budgets[0].Limits, int64(test.factor*UnitFactor))
@@ -267,13 +258,10 @@ func TestTightestLimit(t *testing.T) {
 
 // Slots are the last limit of a zone: of a denial they are named and shown as such. But they charge no events.
 func TestSlotsAsLimit(t *testing.T) {
-	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 9, Window: 1_000_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 9, Window: 1_000_000})
 	stateOf := func(o store.Outcome) *State {
 		return newTestState(nil, &Zone{Name: "z"}, &LimitSet{labels: limitLabels("z", 2)}, store.ZoneRequest{
-			Limits: []store.Limit{{Limit: limit}}, Slots: &store.Slots{Limit: 2}, Outcome: o,
+			Limits: []store.Limit{limit}, Slots: &store.Slots{Limit: 2}, Outcome: o,
 		})
 	}
 	denied := stateOf(store.Outcome{
@@ -293,5 +281,17 @@ func TestSlotsAsLimit(t *testing.T) {
 	})
 	if events, ok := allowed.Entries[0].reserved(); events != 5 || !ok {
 		t.Errorf("%d events are reserved (%v), want 5", events, ok)
+	}
+}
+
+// The push-back never ends before the wait, and has 32 bits.
+func TestGRPCPushbackValues(t *testing.T) {
+	for wait, want := range map[algorithms.Micros]string{
+		1: "1", 1000: "1", 1001: "2", 3_600_000_000: "3600000",
+		2147483647000: "2147483647", 2147483647001: "-1", algorithms.Forever - 1: "-1", algorithms.Forever: "-1",
+	} {
+		if got := formatPushback(wait); got != want {
+			t.Errorf("after %d µs: %s, want %s", wait, got, want)
+		}
 	}
 }

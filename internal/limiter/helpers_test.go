@@ -8,6 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -16,14 +17,11 @@ import (
 // The rest of the zone is as given.
 func newTestLimiter(t *testing.T, z *Zone) *Limiter {
 	t.Helper()
-	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000, Window: 3_600_000_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := storetest.Limit(t, "api", algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000, Window: 3_600_000_000})
 	z.Name, z.Keys, z.Enforce = "api", []keys.Template{keys.NewKey("", keys.Form{})}, 100
 	z.BodyNeeds.Keys = make([]bodies.Kinds, len(z.Keys))
 	z.Metrics, z.KeyWarnings, z.Logger = telemetry.ZoneMetrics{Disabled: true}, NewKeyWarnings(z.Keys, nil), zap.NewNop()
-	z.LimitSets = &LimitSets{DefaultSet: &LimitSet{Limits: []*algorithms.Limit{limit}}}
+	z.LimitSets = &LimitSets{DefaultSet: &LimitSet{Limits: []*algorithms.Limit{limit.Limit}}}
 	z.DefaultSet.NameBudgets(z.Name, z.Keys)
 	return &Limiter{
 		Zones: []*Zone{z}, Store: inMemory(), SlotLines: ProcessSlotLines,

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -36,11 +37,7 @@ func newNotifyTest(t *testing.T, budgets store.Store, periods ...string) *notify
 	n.addZone(t, "plan", time.Hour, 100)
 	n.zones["plan"].Notify = []int64{45, 80, 100}
 	for _, period := range periods {
-		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "calendar", Events: 10, Period: period})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.limits = append(n.limits, store.NewLimit("plan", "", l))
+		n.limits = append(n.limits, storetest.Limit(t, "plan", algorithms.Quota{Algorithm: "calendar", Events: 10, Period: period}))
 	}
 	return n
 }
@@ -188,11 +185,8 @@ func TestNotifyOfClientThatLeaves(t *testing.T) {
 		n.addZone(t, "slow", time.Hour, 100)
 		n.zones["plan"].Delay = nil
 		n.zones["slow"].Delay = &lines.DelayPolicy{MaxDelay: time.Hour.Microseconds(), MaxPlaces: 10, Places: NewDelayPlaces()}
-		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: time.Minute.Microseconds()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		slow := slotAsk{zone: "slow", key: "k", limits: []store.Limit{store.NewLimit("slow", "", l)}}
+		limit := storetest.Limit(t, "slow", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: time.Minute.Microseconds()})
+		slow := slotAsk{zone: "slow", key: "k", limits: []store.Limit{limit}}
 		n.request(t, slow)
 		ctx, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()

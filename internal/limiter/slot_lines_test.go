@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -295,13 +296,10 @@ func TestSlotLinesUnderRace(t *testing.T) {
 // time that a decision takes doesn't include the wait.
 func TestSlotWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 4_000_000, Burst: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limit := storetest.Limit(t, "api", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 4_000_000, Burst: 1})
 		s := newSlotTest(inMemory(), 1000*time.Hour)
 		s.addZone(t, "api", 10*time.Second, 100)
-		ask := slotAsk{zone: "api", key: "k", slots: 1, limits: []store.Limit{store.NewLimit("api", "", limit)}}
+		ask := slotAsk{zone: "api", key: "k", slots: 1, limits: []store.Limit{limit}}
 		for _, test := range []struct {
 			runs, want time.Duration // the request before ends after runs; this one passes or is denied after want
 			allowed    bool

@@ -7,16 +7,14 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // A shadow charges a request that waits for a slot of another zone once, in any mode. A ban of the shadow
 // that stands keeps it from charging, before and after the wait.
 func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
-	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1 << 40})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := storetest.Limit(t, "shadow", algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1 << 40})
 	ban := &store.Ban{ID: store.BanID("shadow", ""), Ban: &algorithms.Ban{After: 1, Window: 1 << 40, Duration: 1 << 40, Max: 1 << 40}}
 	for _, test := range []struct {
 		mode      algorithms.Mode
@@ -45,7 +43,7 @@ func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
 				}
 			}
 			slots := slotAsk{zone: "slots", key: "k", slots: 1}
-			shadow := slotAsk{zone: "shadow", key: "k", limits: []store.Limit{store.NewLimit("shadow", "", limit)}, mode: test.mode, ban: test.ban, shadow: true, cost: 3}
+			shadow := slotAsk{zone: "shadow", key: "k", limits: []store.Limit{limit}, mode: test.mode, ban: test.ban, shadow: true, cost: 3}
 			first, _ := s.decide(t.Context(), slots)
 			time.AfterFunc(time.Minute, first.sendCorrections)
 			state, err := s.decide(t.Context(), slots, shadow)

@@ -4,6 +4,11 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func TestEnforces(t *testing.T) {
@@ -40,6 +45,21 @@ func TestEnforces(t *testing.T) {
 		stable.Enforce = below + 0.01
 		if !stable.Enforces(key) {
 			t.Errorf("key %q is not enforced at %v %%", key, stable.Enforce)
+		}
+	}
+}
+
+// The checks of a configuration know the fields of zones that a request has.
+func TestZoneFields(t *testing.T) {
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1_000_000})
+	state := newTestState(nil, &Zone{Name: "z"}, nil, store.ZoneRequest{
+		Limits: []store.Limit{limit}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true}}},
+	})
+	state.Decided = true
+	state.innermost = state
+	for _, field := range keys.ZoneFields {
+		if _, ok := state.lookUpPlaceholder(PlaceholderPrefix + ".z." + field); !ok {
+			t.Errorf("there is no field %s", field)
 		}
 	}
 }

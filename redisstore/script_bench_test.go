@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -31,11 +32,7 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 		if algorithm == "calendar" {
 			quota.Window, quota.Period = 0, "month"
 		}
-		l, err := algorithms.NewLimit(quota)
-		if err != nil {
-			b.Fatal(err)
-		}
-		return store.NewLimit("zone", "", l)
+		return storetest.Limit(b, "zone", quota)
 	}
 	for _, a := range algorithms.All() {
 		most := events

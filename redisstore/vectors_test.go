@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -355,10 +356,7 @@ func (r replay) play(t *testing.T, v vector) *program {
 	request := store.ZoneRequest{Zone: "z", Key: "k", Mode: r.mode}
 	p := &program{}
 	for i, q := range r.limits {
-		l, err := algorithms.NewLimit(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := storetest.Limit(t, "z", q).Limit
 		if r.factor > 0 {
 			l = l.Scaled(r.factor)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -106,12 +107,8 @@ func soakZones() []soakZone {
 func soakConfig(t *testing.T, redis string) (config string, known []store.ZoneRequest) {
 	t.Helper()
 	limit := func(zone string, q algorithms.Quota) store.Limit {
-		l, err := algorithms.NewLimit(q)
-		if err != nil {
-			t.Fatal(err)
-		}
 		key := keys.NewTemplate("{http.request.header.X-Key}")
-		return store.NewLimit(zone, key.Identity(), l)
+		return store.NewLimit(zone, key.Identity(), storetest.Limit(t, zone, q).Limit)
 	}
 	config = fmt.Sprintf("{\n admin {$ADMIN}\n log {\n  level WARN\n }\n rate_limit {\n  redis %s\n }\n}\n{$SITE}\n", redis)
 	for _, mode := range []string{"deny", "local"} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -51,11 +52,7 @@ func TestDistance(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1_000_000, Window: 1_000_000})
-				if err != nil {
-					t.Fatal(err)
-				}
-				limits := []store.Limit{store.NewLimit("z", "", l)}
+				limits := storetest.Limits(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1_000_000, Window: 1_000_000})
 				var ended, busy atomic.Bool
 				var callers sync.WaitGroup
 				call := func(n int) {

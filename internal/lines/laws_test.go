@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -394,13 +395,9 @@ func TestLaws(t *testing.T) {
 				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: []int64{1, 1, 2, 2, 9}[random.IntN(5)]}
 			}
 			if z.Slots == nil || random.IntN(2) == 0 {
-				limit, err := algorithms.NewLimit(algorithms.Quota{
+				z.Limits = []store.Limit{storetest.Limit(t, z.Zone, algorithms.Quota{
 					Algorithm: []string{"gcra", "token_bucket", "leaky_bucket", "smooth"}[random.IntN(4)], Events: 5, Window: second, Burst: 1,
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				z.Limits = []store.Limit{store.NewLimit(z.Zone, "", limit)}
+				})}
 			}
 			w.zones[i] = z
 		}

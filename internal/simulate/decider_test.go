@@ -5,6 +5,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -37,11 +38,7 @@ func (o *outcomes) Observe(d *simulate.Decided) {
 
 func limit(t testing.TB, zone, name string, events, window, burst int64) store.Limit {
 	t.Helper()
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: name, Events: events, Window: window, Burst: burst})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store.NewLimit(zone, "", l)
+	return storetest.Limit(t, zone, algorithms.Quota{Algorithm: name, Events: events, Window: window, Burst: burst})
 }
 
 // A slot is free from the end of a request on, and the true cost counts from then on. Ends come before

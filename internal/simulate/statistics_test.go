@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 )
 
 // reportConfiguration has what statistics ask a configuration for.
@@ -34,28 +35,14 @@ func (c *reportConfiguration) ShownKey(zone int, key string) string {
 	return fmt.Sprintf("<%s of %s>", key, c.zones[zone].Name)
 }
 
-func limitOf(t testing.TB, text string) *algorithms.Limit {
-	t.Helper()
-	words := strings.Fields(text)
-	events, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	window, err := time.ParseDuration(words[2])
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: words[0], Events: events, Window: window.Microseconds()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func limitsOf(t testing.TB, texts ...string) (limits []*algorithms.Limit) {
 	t.Helper()
 	for _, text := range texts {
-		limits = append(limits, limitOf(t, text))
+		words := strings.Fields(text)
+		events, _ := strconv.ParseInt(words[1], 10, 64)
+		window, _ := time.ParseDuration(words[2])
+		q := algorithms.Quota{Algorithm: words[0], Events: events, Window: window.Microseconds()} // no limit has 0 of these
+		limits = append(limits, storetest.Limit(t, "", q).Limit)
 	}
 	return limits
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -81,11 +82,7 @@ func (r reply) text(s string) reply {
 
 // fuzzed returns two zones, of which one has all that a zone can have.
 func fuzzed(t testing.TB) []store.ZoneRequest {
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "smooth", Events: 5, Window: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit := store.NewLimit("z", "", l)
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "smooth", Events: 5, Window: 1000})
 	return []store.ZoneRequest{
 		{
 			Zone: "z", Override: new(store.Override), Limits: []store.Limit{limit, limit},

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -181,11 +182,7 @@ func drawQuota(r *rand.Rand) algorithms.Quota {
 
 func newLimit(t testing.TB, q algorithms.Quota) *algorithms.Limit {
 	t.Helper()
-	l, err := algorithms.NewLimit(q)
-	if err != nil {
-		t.Fatalf("%+v: %v", q, err)
-	}
-	return l
+	return storetest.Limit(t, "zone", q).Limit
 }
 
 // of returns what a target counts.

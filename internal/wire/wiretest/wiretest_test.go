@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -35,11 +36,7 @@ func readLimits(t testing.TB) (limits []*algorithms.Limit) {
 		if q.Algorithm == "calendar" {
 			q.Window, q.Period = 0, "month"
 		}
-		l, err := algorithms.NewLimit(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits = append(limits, l)
+		limits = append(limits, storetest.Limit(t, "z", q).Limit)
 	}
 	return limits
 }

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -34,11 +33,7 @@ func TestAdapt(t *testing.T) {
 	t.Setenv("TEST_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".caddyfiletest"), func(t *testing.T) {
-			golden, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			input, want, _ := strings.Cut(string(golden), goldenRule)
+			input, want, _ := strings.Cut(caddytest.ReadFile(t, file), goldenRule)
 			got, err := caddytest.Adapt(t, []byte(input))
 			if err != nil {
 				got = err.Error()
@@ -46,9 +41,7 @@ func TestAdapt(t *testing.T) {
 				got = "valid JSON, but: " + err.Error()
 			}
 			if *caddytest.Update {
-				if err := os.WriteFile(file, []byte(input+goldenRule+got+"\n"), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				caddytest.WriteFile(t, file, input+goldenRule+got+"\n", 0o644)
 				return
 			}
 			if got != strings.TrimSpace(want) {
@@ -83,11 +76,7 @@ func TestAdaptEveryOption(t *testing.T) {
 func FuzzCaddyfile(f *testing.F) {
 	files, _ := filepath.Glob("testdata/adapt/*.caddyfiletest")
 	for _, file := range files {
-		golden, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		input, _, _ := strings.Cut(string(golden), goldenRule)
+		input, _, _ := strings.Cut(caddytest.ReadFile(f, file), goldenRule)
 		if _, directive, found := strings.Cut(input, "rate_limit"); found {
 			f.Add("rate_limit" + directive)
 		}

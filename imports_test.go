@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"go/parser"
 	"go/token"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
 // modulePath is the path of this Go module.
@@ -159,8 +160,8 @@ func TestRooms(t *testing.T) {
 		}
 		lines, comment := 0, ""
 		for _, name := range p.GoFiles {
-			text := readFile(t, filepath.Join(p.Dir, name))
-			lines += bytes.Count(text, []byte("\n"))
+			text := caddytest.ReadFile(t, filepath.Join(p.Dir, name))
+			lines += strings.Count(text, "\n")
 			file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.PackageClauseOnly|parser.ParseComments)
 			if err != nil {
 				t.Fatal(err)
@@ -189,7 +190,7 @@ func TestBudgets(t *testing.T) {
 		for _, dep := range append(all[path].Deps, all[path].ImportPath) {
 			p := all[pathInModule(dep)]
 			for _, name := range p.GoFiles {
-				lines += bytes.Count(readFile(t, filepath.Join(p.Dir, name)), []byte("\n"))
+				lines += strings.Count(caddytest.ReadFile(t, filepath.Join(p.Dir, name)), "\n")
 			}
 		}
 		return lines
@@ -200,21 +201,21 @@ func TestBudgets(t *testing.T) {
 		"files of the root": len(all["."].GoFiles),
 	}
 	for _, name := range all["."].GoFiles {
-		used["lines of the root"] += bytes.Count(readFile(t, name), []byte("\n"))
+		used["lines of the root"] += strings.Count(caddytest.ReadFile(t, name), "\n")
 	}
 	files, err := exec.Command("git", "ls-files", "*_test.go", "*.md", "*.lua").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range strings.Fields(string(files)) {
-		text := readFile(t, file)
+		text := caddytest.ReadFile(t, file)
 		switch {
 		case strings.HasSuffix(file, ".md"):
-			used["words of pages"] += len(bytes.Fields(text))
+			used["words of pages"] += len(strings.Fields(text))
 		case strings.HasSuffix(file, ".go"):
-			used["lines of tests"] += bytes.Count(text, []byte("\n"))
+			used["lines of tests"] += strings.Count(text, "\n")
 		case !strings.HasPrefix(file, "bench/"):
-			used["lines of Lua"] += bytes.Count(text, []byte("\n"))
+			used["lines of Lua"] += strings.Count(text, "\n")
 		}
 	}
 	for what, budget := range budgets {
@@ -222,15 +223,6 @@ func TestBudgets(t *testing.T) {
 			t.Errorf("%s: %d, want from 1 to %d", what, n, budget)
 		}
 	}
-}
-
-func readFile(t *testing.T, name string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
 }
 
 // A build by a user downloads all that go.mod requires, also for tests. So each direct requirement

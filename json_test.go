@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -204,9 +203,7 @@ func TestKeyAndCostRoundTrip(t *testing.T) {
 // Secrets come from the environment and from files, and only they are asked for.
 func TestRedisPlaceholders(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	caddytest.WriteFile(t, file, "from file\n", 0o600)
 	t.Setenv("TEST_REDIS_HOST", "redis.internal")
 	core, logs := observer.New(zapcore.WarnLevel)
 	certificates := redistest.NewCertificates(t)
@@ -223,7 +220,7 @@ func TestRedisPlaceholders(t *testing.T) {
 		t.Errorf("options %+v", o)
 	}
 	for name, got := range map[string]string{certificates.CA: o.TLS.CA, certificates.Cert: o.TLS.Cert, certificates.Key: o.TLS.Key} {
-		if want, err := os.ReadFile(name); err != nil || strings.TrimSpace(got) != strings.TrimSpace(string(want)) {
+		if strings.TrimSpace(got) != strings.TrimSpace(caddytest.ReadFile(t, name)) {
 			t.Errorf("%s became %q", name, got)
 		}
 	}

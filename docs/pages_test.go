@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,10 +14,7 @@ import (
 // Each recipe has the same parts, so that a reader finds them, and the README lists each of them.
 func TestRecipesHaveTheirParts(t *testing.T) {
 	untried := []string{"docker-proxy", "kubernetes"} // need programs that tests don't have
-	list, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := caddytest.ReadFile(t, "README.md")
 	recipes, err := filepath.Glob("docs/recipes/*.md")
 	if err != nil || len(recipes) < 17 {
 		t.Fatal(recipes, err)
@@ -38,7 +34,7 @@ func TestRecipesHaveTheirParts(t *testing.T) {
 		if len(caddytest.Fences(t, page, "console")) == 0 && !slices.Contains(untried, name) {
 			t.Errorf("%s has no command", page)
 		}
-		if !bytes.Contains(list, []byte("](docs/recipes/"+name+".md)")) {
+		if !strings.Contains(list, "](docs/recipes/"+name+".md)") {
 			t.Errorf("README.md does not list %s", name)
 		}
 	}
@@ -46,10 +42,7 @@ func TestRecipesHaveTheirParts(t *testing.T) {
 
 // -update copies the Caddyfile of each example into its recipe.
 func TestRecipesShowTheirExamples(t *testing.T) {
-	recipes, err := filepath.Glob("docs/recipes/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	recipes, _ := filepath.Glob("docs/recipes/*.md")
 	found := 0
 	for _, page := range recipes {
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
@@ -64,10 +57,7 @@ func TestRecipesShowTheirExamples(t *testing.T) {
 			t.Errorf("%s does not show examples/%s/Caddyfile", page, name)
 		case shown[0] == string(example):
 		case *caddytest.Update:
-			text, _ := os.ReadFile(page)
-			if err := os.WriteFile(page, bytes.Replace(text, []byte(shown[0]), example, 1), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			caddytest.WriteFile(t, page, strings.Replace(caddytest.ReadFile(t, page), shown[0], string(example), 1), 0o644)
 		default:
 			t.Errorf("the first Caddyfile of %s is not examples/%s/Caddyfile; -update copies the example", page, name)
 		}

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -53,16 +52,13 @@ func TestFail2ban(t *testing.T) {
 		{"198.51.100.5", "/other"},
 	} {
 		for range 7 {
-			_, err := c.Do("GET", "http://"+c.Site+r.path, "", "X-Forwarded-For", r.client, "User-Agent", `","client_ip":"192.0.2.2"`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c.Get(t, r.path, "X-Forwarded-For", r.client, "User-Agent", `","client_ip":"192.0.2.2"`)
 		}
 	}
 	c.Reload(t, config+"# What is counted is logged now.\n")
-	text, err := os.ReadFile(log)
-	if err != nil || strings.Count(string(text), "rate limit exceeded") < 4 {
-		t.Fatalf("%v; log:\n%s", err, text)
+	text := caddytest.ReadFile(t, log)
+	if strings.Count(text, "rate limit exceeded") < 4 {
+		t.Fatalf("log:\n%s", text)
 	}
 	filter := caddytest.Fences(t, page, "ini")[0]
 	for zone, want := range map[string]string{

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,9 +14,7 @@ import (
 func TestFieldsOnEveryResponse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file.txt"), []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	caddytest.WriteFile(t, filepath.Join(dir, "file.txt"), "content", 0o600)
 	config := fmt.Sprintf(`{
 	admin {$ADMIN}
 }

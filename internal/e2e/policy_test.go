@@ -35,10 +35,7 @@ func TestOverridesAndPlans(t *testing.T) {
 		ask := func(key, plan, statuses, limits string) {
 			t.Helper()
 			for want := range strings.FieldsSeq(statuses) {
-				r, err := c.Do("GET", "http://"+c.Site+"/", "", "X-Key", key, "X-Plan", plan)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := c.Get(t, "/", "X-Key", key, "X-Plan", plan)
 				if fmt.Sprint(r.StatusCode) != want || r.Field("RateLimit-Policy") != limits {
 					t.Errorf("key %q of plan %q: %d with limits %s, want %s with %s", key, plan, r.StatusCode, r.Field("RateLimit-Policy"), want, limits)
 				}

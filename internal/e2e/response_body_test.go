@@ -264,10 +264,7 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 
 	// encode compresses behind rate_limit.
 	u.answer("encoded", with(plain, body))
-	r, err := c.Do("GET", "http://"+c.Site+"/encoded?key=encoded", "", "Accept-Encoding", "gzip")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := c.Get(t, "/encoded?key=encoded", "Accept-Encoding", "gzip")
 	if r.Field("Content-Encoding") != "gzip" || len(r.Text) > len(body)/10 {
 		t.Errorf("%d bytes, Content-Encoding %q", len(r.Text), r.Field("Content-Encoding"))
 	}

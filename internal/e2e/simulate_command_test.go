@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -232,11 +231,7 @@ func TestSimulateCompletion(t *testing.T) {
 func TestSimulateBrokenLines(t *testing.T) {
 	t.Parallel()
 	dir := simulationDirectory(t)
-	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.SplitAfter(string(log), "\n")[:200]
+	lines := strings.SplitAfter(caddytest.ReadFile(t, filepath.Join(dir, "access.log")), "\n")[:200]
 	for i := 9; i < 80; i += 10 {
 		lines[i] = lines[i][:50] + "\n" // 10, 20 … 80
 	}

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -91,7 +89,6 @@ func TestReportOfAZone(t *testing.T) {
 		"html": {"No limit is configured.", "one of which is enough", "<bdi>zone new {</bdi>\n<bdi>    key {client_ip}</bdi>\n<bdi>    ipv6_prefix 64</bdi>\n"},
 	} {
 		process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "--propose", "5%", "--format", format, "access.log")
-		process.Dir = dir
 		result := runCommand(t, process)
 		for _, want := range wants {
 			if !strings.Contains(result.Out, want) {
@@ -104,15 +101,10 @@ func TestReportOfAZone(t *testing.T) {
 			}
 		}
 	}
-	caddyfile, err := os.ReadFile(filepath.Join(dir, "Caddyfile"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "access.log")
-	process.Dir = dir
 	_, zone, _ := strings.Cut(runCommand(t, process).Out, "to be written into rate_limit:\n")
 	zone, _, _ = strings.Cut(zone, "\n  It would have denied ")
-	pasted := strings.Replace(string(caddyfile), "zone clients {", zone+"\nzone clients {", 1)
+	pasted := strings.Replace(logtest.Site, "zone clients {", zone+"\nzone clients {", 1)
 	if zones := loadSimulation(t, pasted).Zones(); len(zones) != 4 || zones[3].Name != "new" || len(zones[3].Sets[0].Limits) != 1 {
 		t.Errorf("with %s there are the zones %+v", zone, zones)
 	}

@@ -16,11 +16,8 @@ import (
 // loadHandler returns a handler with the store in memory and these zones, until the test ends.
 func loadHandler(tb testing.TB, zones string) *Handler {
 	tb.Helper()
-	h, end, err := provision(tb, `{"rate_limits":{`+zones+`}}`)
+	h, end := provision(tb, `{"rate_limits":{`+zones+`}}`)
 	tb.Cleanup(end)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	return h
 }
 

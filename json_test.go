@@ -28,6 +28,10 @@ func handlerConfig(handler string) string {
 func TestJSON(t *testing.T) {
 	const limit = `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`
 	zone := func(settings string) string { return `"rate_limits":{"z":{` + settings + `}}` }
+	const never = "so it would never apply"
+	override := func(key, name string) string {
+		return zone(fmt.Sprintf(`"key":%q,"override":{%q:{"unlimited":true}},`+limit, key, name))
+	}
 	tests := []struct {
 		settings string
 		want     string // of the error; "" for none
@@ -40,6 +44,15 @@ func TestJSON(t *testing.T) {
 		{zone(`"concurrency":10,"override":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}},"cost":2`), ""},
 		{zone(`"concurrency":10,"override":{"a":{}}`), `override "a": it has no limit`},
 		{zone(`"key":"{http.vars.client_ip}","override":{"203.0.113.7":{"unlimited":true},"10.0.0.0/8":{"unlimited":true}},` + limit), ""},
+		// An override that no key of the zone can have is an error. Clients of a unix socket have no address.
+		{override("{http.vars.client_ip}", "192.0.2.0/33"), never},
+		{override("{http.vars.client_ip}", "192.0.2.1-192.0.2.9"), never},
+		{override("{http.request.remote.host/24,64}", "fe80::1%eth0/64"), never},
+		{override("{http.vars.client_ip}", ""), ""},
+		{override("{http.request.remote.host}", "@"), ""},
+		{override("{http.request.remote.host}", "/run/caddy.sock"), ""},
+		{override("{http.request.header.Api-Key}", "private_ranges"), ""},
+		{override("{http.vars.client_ip}|{http.request.uri.path}", "192.0.2.1|/"), ""},
 		{zone(`"key":"{http.vars.client_ip}|a","override":{"203.0.113.7":{"unlimited":true}},` + limit), "exempt client_ip 203.0.113.7"},
 		{zone(`"key":["{http.vars.client_ip}","{http.request.remote.host/24,64}"],"ipv6_prefix":56,"override":{"2001:db8::/64":{"unlimited":true}},` + limit), ""},
 		{zone(`"exempt":[{"path":["/a"]},{}],` + limit), "exempt has a matcher set without matchers"},

@@ -1,12 +1,9 @@
 package ratelimit
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 )
 
@@ -58,31 +55,6 @@ func TestKeysOfAddresses(t *testing.T) {
 		}
 		if err := (&admin.Zone{Zone: &limiter.Zone{Keys: templates}}).CheckKey(text, admin.ForRequests); err != nil {
 			t.Errorf("the admin API denies a key that a request has: %v", err)
-		}
-	}
-}
-
-// An override that no key of the zone can have is an error. Clients of a unix socket have no
-// address.
-func TestOverrideThatNeverApplies(t *testing.T) {
-	for _, test := range []struct {
-		key, override string
-		ok            bool
-	}{
-		{"{http.vars.client_ip}", "private_ranges", false},
-		{"{http.vars.client_ip}", "192.0.2.0/33", false},
-		{"{http.vars.client_ip}", "192.0.2.1-192.0.2.9", false},
-		{"{http.request.remote.host/24,64}", "fe80::1%eth0/64", false},
-		{"{http.vars.client_ip}", "", true},
-		{"{http.request.remote.host}", "@", true},
-		{"{http.request.remote.host}", "/run/caddy.sock", true},
-		{"{http.request.header.Api-Key}", "private_ranges", true},
-		{"{http.vars.client_ip}|{http.request.uri.path}", "192.0.2.1|/", true},
-	} {
-		err := caddytest.Validate(handlerConfig(fmt.Sprintf(`{"handler":"rate_limit","rate_limits":{"a":{"key":%q,"max_events":1,"window":"1s","override":{%q:{"unlimited":true}}}}}`,
-			test.key, test.override)))
-		if test.ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "so it would never apply") {
-			t.Errorf("%s, override %q: %v", test.key, test.override, err)
 		}
 	}
 }

@@ -41,12 +41,15 @@ func newContext(tb testing.TB) (ctx caddy.Context, end func()) {
 }
 
 // provision loads a handler as Caddy does. end ends its configuration.
-func provision(tb testing.TB, handler string) (h *Handler, end func(), err error) {
+func provision(tb testing.TB, handler string) (h *Handler, end func()) {
 	tb.Helper()
 	ctx, end := newContext(tb)
 	m, err := ctx.LoadModuleByID("http.handlers.rate_limit", json.RawMessage(handler))
-	h, _ = m.(*Handler)
-	return h, end, err
+	if err != nil {
+		end()
+		tb.Fatal(err)
+	}
+	return m.(*Handler), end
 }
 
 // Provision makes the zones ready and opens no connection. Each configuration refers to
@@ -83,22 +86,13 @@ func TestProvisionAndCleanup(t *testing.T) {
 		}
 	}
 	want(0, 0, 0)
-	h, endFirst, err := provision(t, inRedis)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h, endFirst := provision(t, inRedis)
 	if len(h.zones) != 2 || h.zones[0].Name != "a" || h.zones[1].Name != "b" || h.limiter.Store == nil {
 		t.Errorf("zones %+v", h.zones)
 	}
 	want(1, 0, 1)
-	_, endSecond, err := provision(t, inRedis)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, endThird, err := provision(t, zones+"}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, endSecond := provision(t, inRedis)
+	_, endThird := provision(t, zones+"}")
 	want(2, 1, 2)
 	endFirst()
 	want(1, 1, 1)
@@ -123,11 +117,7 @@ func TestProvisionAndCleanup(t *testing.T) {
 
 // Validate changes nothing: zones are registered before, and it can be called again.
 func TestValidateChangesNothing(t *testing.T) {
-	h, end, err := provision(t, `{"rate_limits":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer end()
+	h := loadHandler(t, `"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`)
 	for range 2 {
 		if zones := h.app.zonesByName["a"]; len(zones) != 1 || zones[0] != h.zones[0] || h.app.memoryZones != 1 {
 			t.Errorf("registered are %v, and %d zones in memory", h.app.zonesByName, h.app.memoryZones)

@@ -126,8 +126,7 @@ func TestMemoryHoldsNoPointers(t *testing.T) {
 		metrics.Read(sample)
 		return int64(sample[0].Value.Uint64())
 	}
-	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	memory, s := newMemory(1_000_000, 1)
 	r := []store.ZoneRequest{{Zone: "z", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}}
 	before := scannable()
 	for i := range count {
@@ -153,8 +152,7 @@ func allocated(f func()) uint64 {
 // to any other.
 func TestMemoryLimitsCostNothing(t *testing.T) {
 	const count = 16_000
-	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	memory, s := newMemory(1_000_000, 1)
 	limits := make([]store.Limit, count)
 	for i := range limits {
 		limits[i] = fixedWindow(t, int64(i)+1, time.Hour)
@@ -177,8 +175,7 @@ func TestMemoryLimitsCostNothing(t *testing.T) {
 // A new zone costs the same however many there are. Budgets that have expired no longer count in their own zones.
 func TestMemoryZonesCostNothing(t *testing.T) {
 	const count = 16_000
-	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	memory, s := newMemory(1_000_000, 1)
 	r := []store.ZoneRequest{{Cost: 1, Limits: []store.Limit{fixedWindow(t, 2, time.Minute)}}}
 	bytes := allocated(func() {
 		for range 2 {
@@ -205,8 +202,7 @@ func TestMemoryZonesCostNothing(t *testing.T) {
 // the zones add up to the keys of the store.
 func TestMemoryZonesAtOnce(t *testing.T) {
 	const clients, each, events = 8, 2000, 5000
-	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	memory, s := newMemory(1_000_000, 1)
 	exact, short := fixedWindow(t, events, time.Hour), fixedWindow(t, 1, time.Microsecond)
 	log := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 1})
 	var passed atomic.Int64
@@ -247,8 +243,7 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 // drop shared budgets, which must not be in force for the request.
 func TestMemorySweepLeavesOverflowBudgetsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(1, zoneCount(2), nil)
+		memory, s := newMemory(1, 2)
 		limit := fixedWindow(t, 1, time.Minute)
 		take(t, s, "z", "held", 1, fixedWindow(t, 1, time.Hour))
 		began := memory.Now()

@@ -17,8 +17,7 @@ import (
 func TestMemoryBoundsKeysOfBans(t *testing.T) {
 	for length, weight := range map[int]int64{0: 2, 63: 2, 64: 3, 200: 5, 256: 6, 257: 6, 100_000: 6} {
 		synctest.Test(t, func(t *testing.T) {
-			memory := store.NewSharedMemory()
-			s := memory.Bounded(1_000_000, zoneCount(1), nil)
+			memory, s := newMemory(1_000_000, 1)
 			ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 60_000_000, Max: 60_000_000})
 			limits := []store.Limit{fixedWindow(t, 1, time.Second)}
 			take := func(key string) {

@@ -17,8 +17,7 @@ import (
 
 // Keys that find no room share a budget, but nobody is banned for what others of them do. A key with room for its ban is banned.
 func TestMemoryBanFindsNoRoom(t *testing.T) {
-	memory := store.NewSharedMemory()
-	s := memory.Bounded(3, zoneCount(1), nil)
+	memory, s := newMemory(3, 1)
 	limits := []store.Limit{fixedWindow(t, 1, time.Hour)}
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
@@ -51,8 +50,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 // ended, so that the next ban is longer.
 func TestMemoryHoldsBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(10, zoneCount(1), nil)
+		memory, s := newMemory(10, 1)
 		const minute = 60_000_000
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Max: 3 * minute})
 		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
@@ -139,8 +137,7 @@ func slotsInFlight(t *testing.T, s store.Store, zone, key string) int64 {
 // A request in flight counts for as long as it takes, and then nothing of it is kept.
 func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(2, zoneCount(1), nil)
+		memory, s := newMemory(2, 1)
 		one, two := takeSlot(t, s, "z", "k", 2), takeSlot(t, s, "z", "k", 2)
 		for range 50 {
 			time.Sleep(365 * 24 * time.Hour)

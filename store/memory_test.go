@@ -17,8 +17,7 @@ func TestMemoryConforms(t *testing.T) {
 	for _, sweeps := range []bool{false, true} {
 		t.Run(fmt.Sprint("sweeps ", sweeps), func(t *testing.T) {
 			storetest.Run(t, func(*testing.T) storetest.Store {
-				memory := store.NewSharedMemory()
-				s := memory.Bounded(1_000_000, zoneCount(1), nil)
+				memory, s := newMemory(1_000_000, 1)
 				if sweeps {
 					return sweptMemory{s, memory}
 				}
@@ -40,6 +39,12 @@ func (m sweptMemory) TakeAt(ctx context.Context, now algorithms.Micros, requests
 }
 
 func zoneCount(n int) func() int { return func() int { return n } }
+
+// newMemory returns a memory with a bound of its keys, and the store of a configuration with so many zones.
+func newMemory(maxKeys int64, zones int) (*store.SharedMemory, *store.Memory) {
+	shared := store.NewSharedMemory()
+	return shared, shared.Bounded(maxKeys, zoneCount(zones), nil)
+}
 
 func fixedWindow(t testing.TB, events int64, window time.Duration) store.Limit {
 	return storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: window.Microseconds()})
@@ -161,8 +166,7 @@ func TestMemoryRefundForgetsInitial(t *testing.T) {
 // A budget that expires during a request keeps the charge of the request.
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(1, zoneCount(2), nil) // which leaves zones no share of their own
+		memory, s := newMemory(1, 2) // which leaves zones no share of their own
 		limit := fixedWindow(t, 2, time.Minute)
 		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
@@ -187,8 +191,7 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 // budget was before another of the same request was added.
 func TestMemorySlabsMoveSafely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zoneCount(1), nil)
+		memory, s := newMemory(1_000_000, 1)
 		held := fixedWindow(t, 1000, time.Minute)
 		decide := func(limits ...store.Limit) []algorithms.Decision {
 			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: limits}}
@@ -217,8 +220,7 @@ func TestMemorySlabsMoveSafely(t *testing.T) {
 }
 
 func TestMemoryZonesKeepAShare(t *testing.T) {
-	memory := store.NewSharedMemory()
-	s := memory.Bounded(10, zoneCount(2), nil)
+	memory, s := newMemory(10, 2)
 	limit := fixedWindow(t, 1, time.Minute)
 	for i := range 20 {
 		take(t, s, "greedy", fmt.Sprint(i), 1, limit)
@@ -237,8 +239,7 @@ func TestMemoryZonesKeepAShare(t *testing.T) {
 // After a flood of keys the memory is freed, and the other keys keep their budgets.
 func TestMemoryAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zoneCount(1), nil)
+		memory, s := newMemory(1_000_000, 1)
 		short, long := fixedWindow(t, 5, time.Minute), fixedWindow(t, 5, time.Hour)
 		for i := range 60_000 {
 			take(t, s, "z", fmt.Sprint(i), 1, short)
@@ -263,8 +264,7 @@ func TestMemoryAfterAFlood(t *testing.T) {
 func TestMemoryCountsLongLogs(t *testing.T) {
 	for events, keys := range map[int64]int64{640: 11, 6400: 101} {
 		synctest.Test(t, func(t *testing.T) {
-			memory := store.NewSharedMemory()
-			s := memory.Bounded(1000, zoneCount(1), nil)
+			memory, s := newMemory(1000, 1)
 			limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 10_000, Window: 60_000_000})
 			take(t, s, "z", "k", events, limit)
 			if memory.Keys() != keys {
@@ -308,8 +308,7 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 // A new key that finds no room waits for a few shards at most, with any number of budgets.
 func TestMemoryReclaimIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewSharedMemory()
-		s := memory.Bounded(50_000, zoneCount(1), nil)
+		memory, s := newMemory(50_000, 1)
 		limit := fixedWindow(t, 5, time.Minute)
 		for i := range 50_000 {
 			take(t, s, "z", fmt.Sprint(i), 1, limit)

@@ -3,11 +3,15 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -95,4 +99,38 @@ func TestStaleReplyAfterClockStep(t *testing.T) {
 			t.Errorf("the clock shows %+d µs, want 2000", s.lastReading.redis-after)
 		}
 	})
+}
+
+// The error of a late call depends on the last event since it was queued: a failure is its error, and a reply
+// means that Redis is busy. If nothing has happened, this process stood still, and the call is sent.
+func TestLateError(t *testing.T) {
+	for seed := range seedtest.Cases(t, uint64(200)) {
+		random := rand.New(rand.NewPCG(seed, 4))
+		synctest.Test(t, func(t *testing.T) {
+			s := MustNew(t, Options{Address: "h:1"})
+			steps, queuedAt := 1+random.IntN(6), random.IntN(4)
+			c, want := s.newTakeCall(t.Context(), 0, []store.ZoneRequest{{Zone: "z", Key: "k"}}), error(nil)
+			if seed%2 == 0 {
+				c = givesBack("k")
+				c.done = make(chan struct{}, 1)
+			}
+			for i := range steps {
+				if time.Sleep(time.Millisecond); i <= queuedAt { // in virtual time
+					c.queued, want = time.Now(), nil
+					time.Sleep(time.Millisecond) // in virtual time
+				}
+				switch random.IntN(3) {
+				case 0:
+					want = errBusy
+					s.settleBatch(&batch{replied: true, messages: []*message{{}}})
+				case 1:
+					want = errors.New(fmt.Sprint("failure ", i))
+					s.settleBatch(&batch{messages: []*message{{err: want}}})
+				}
+			}
+			if ended := s.dropExpiredLocked(c, time.Now().Add(time.Hour)); ended != (want != nil) || c.err != want {
+				t.Fatalf("seed %d: ended %v with %v, want %v", seed, ended, c.err, want)
+			}
+		})
+	}
 }

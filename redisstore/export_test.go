@@ -17,6 +17,9 @@ import (
 // Patient is a timeout that no test reaches, even on a slow machine.
 const Patient = time.Minute
 
+// MaxStall is how long a message can have no reply until others are sent.
+const MaxStall = maxStall
+
 // MustNew returns a store with these options. An error ends the test.
 func MustNew(t testing.TB, o Options) *Store {
 	t.Helper()
@@ -30,6 +33,17 @@ func MustNew(t testing.TB, o Options) *Store {
 // SetClockReading sets the last reading of the clock of Redis, as if it had just arrived.
 func SetClockReading(s *Store, shown time.Time) {
 	s.lastReading = clockReading{redis: shown.UnixMicro(), local: time.Now()}
+}
+
+// ForgetClock lets the next operation ask for the time.
+func ForgetClock(s *Store) { s.lastReading = clockReading{} }
+
+// DropUsed drops the calls and batches that would be used again.
+func DropUsed(s *Store) {
+	for s.endedCalls.Get() != nil {
+	}
+	for batches.Get().(*batch).made != nil {
+	}
 }
 
 // WithMaxInFlight returns the options of a store with at most n batches in flight.

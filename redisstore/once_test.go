@@ -23,9 +23,10 @@ import (
 
 // misbehaving is a server that receives script calls, counts them, and then misbehaves.
 type misbehaving struct {
-	addr    string
-	calls   atomic.Int64
-	replies map[string]string // by the first words of a command, instead of the usual replies
+	addr     string
+	calls    atomic.Int64
+	commands atomic.Int64      // of any kind
+	replies  map[string]string // by the first words of a command, instead of the usual replies
 }
 
 // startMisbehaving starts a server that calls behave with the connection after each script call.
@@ -58,6 +59,7 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 		if err != nil {
 			return
 		}
+		m.commands.Add(1)
 		words := strings.ToLower(strings.Join(command[:min(len(command), 2)], " "))
 		reply, found := m.replies[words]
 		if !found {

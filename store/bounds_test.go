@@ -258,3 +258,30 @@ func TestMemorySweepLeavesOverflowBudgetsInForce(t *testing.T) {
 		}
 	})
 }
+
+// An override that has ended takes no memory after a sweep, also if its shard has nothing else.
+func TestEndedOverridesAreSwept(t *testing.T) {
+	const minute = 60_000_000
+	for _, endless := range []bool{false, true} {
+		m := store.NewSharedMemory()
+		s, text := m.Bounded(1000, zoneCount(1), nil), `{"unlimited":true}`
+		now := m.Now()
+		c := store.Change{Zone: "z", Key: "k", Override: &text}
+		if !endless {
+			c.OverrideFor = minute
+		}
+		if err := s.ChangeAt(t.Context(), now, c); err != nil {
+			t.Fatal(err)
+		}
+		m.SweepAt(now + minute - 1)
+		before := m.KeptOverrides()
+		m.SweepAt(now + minute)
+		want := 0
+		if endless {
+			want = 1
+		}
+		if after := m.KeptOverrides(); before != 1 || after != want {
+			t.Errorf("without an end %t: %d overrides, and then %d, want 1 and %d", endless, before, after, want)
+		}
+	}
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -121,4 +123,84 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 			t.Errorf("in %s: %+v, %v; want 5 remaining, and 1 in flight", name, o, err)
 		}
 	}
+}
+
+// manyFailures is a store that fails to make corrections, each by itself, as a cluster of which each key is on another node.
+type manyFailures struct{ store.Store }
+
+func (manyFailures) Correct(corrections []store.Correction, failed func(error)) {
+	for range corrections {
+		failed(errors.New("it fails"))
+	}
+}
+
+// The local store is charged once what the main store may have lost, however many corrections of a request fail.
+func TestFailoverChargesOnce(t *testing.T) {
+	local := store.NewMemory(1000)
+	limit := fixedWindow(t, 10, time.Hour)
+	take := func(s store.Store, key string, cost int64) store.ZoneRequest {
+		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
+		if _, err := s.Take(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		return r[0]
+	}
+	f := store.NewFailover(manyFailures{store.NewMemory(1000)}, local, func(error) {})
+	var corrections []store.Correction
+	failures := 0
+	for _, key := range []string{"a", "b", "c"} {
+		r := take(f, key, 1)
+		corrections = append(corrections, store.Correction{Request: &r, Charge: 2})
+	}
+	f.Correct(corrections, func(error) { failures++ })
+	for _, key := range []string{"a", "b", "c"} {
+		if r := take(local, key, 0); r.Outcome.Decisions[0].Remaining != 8 || failures != 3 {
+			t.Errorf("%s: %d remain after %d failures, want 8 after 3", key, r.Outcome.Decisions[0].Remaining, failures)
+		}
+	}
+}
+
+// A ban doesn't apply while the store fails, once the denial is no longer remembered. It applies again afterwards, and ends
+// when it would have ended without the outage.
+func TestFailoverForgetsBan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		b := store.NewBreaker(f, nil)
+		defer b.Close()
+		local := store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
+		s := store.NewDenyCache(store.NewFailover(b, local, func(error) {}))
+		const hour = 3_600_000_000
+		limit := fixedWindow(t, 2, time.Hour)
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Max: hour})
+		began := time.Now()
+		take := func(when string, want store.Verdict, local bool) {
+			t.Helper()
+			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Ban: ban}}
+			if _, err := s.Take(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			o := r[0].Outcome
+			if o.Verdict != want || o.Local != local {
+				t.Errorf("%s, after %v: %v, local %v, want %v, local %v", when, time.Since(began), o.Verdict, o.Local, want, local)
+			}
+			if ends := hour - time.Since(began).Microseconds(); want == store.Banned && !local && o.Ban.EndsAfter != ends {
+				t.Errorf("%s: the ban ends after %d µs, want %d", when, o.Ban.EndsAfter, ends)
+			}
+		}
+		take("before", store.Allowed, false)
+		take("before", store.Allowed, false)
+		take("before", store.Denied, false)
+		f.fail(errGone)
+		time.Sleep(2 * time.Second) // longer than a denial is remembered
+		take("in the outage", store.Allowed, true)
+		take("in the outage", store.Allowed, true)
+		take("in the outage", store.Denied, true)
+		f.fail(nil)
+		time.Sleep(10 * time.Second) // the breaker checks the store meanwhile
+		take("afterwards", store.Banned, false)
+		time.Sleep(30 * time.Minute)
+		take("much later", store.Banned, false)
+		time.Sleep(30 * time.Minute)
+		take("after the ban", store.Allowed, false)
+	})
 }

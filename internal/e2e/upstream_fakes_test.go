@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -65,4 +67,23 @@ func (g *gate) wait(t *testing.T, n int) {
 		defer g.mu.Unlock()
 		return g.inFlight
 	}, func(inFlight int) bool { return inFlight == n })
+}
+
+// upgrade opens a connection that becomes another protocol, whose other end repeats each line. The test
+// closes it at its end, if it has not done so before.
+func upgrade(t *testing.T, c *caddytest.Caddy) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", c.Site)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", c.Site)
+	answer := bufio.NewReader(conn)
+	for line := ""; line != "hello\n"; {
+		if line, err = answer.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conn
 }

@@ -69,7 +69,8 @@ func startModel(t *testing.T) string {
 // docs/compatibility.md says when.
 func TestTokensOfAModel(t *testing.T) {
 	t.Parallel()
-	c := startRecipe(t, "llm-tokens", "localhost:9000", startModel(t)+" {\n\t\trequest_buffers 64KiB\n\t}")
+	example := caddytest.ReadFile(t, "examples/llm-tokens/Caddyfile")
+	c := caddytest.Start(t, asTestSite(example, "localhost:9000", startModel(t)+" {\n\t\trequest_buffers 64KiB\n\t}"))
 	left := int64(20000)
 	for _, test := range []struct {
 		name, request string

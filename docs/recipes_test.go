@@ -15,14 +15,8 @@ import (
 
 // The tests in this file show of recipes what the commands on their pages can't.
 
-// startRecipe starts a Caddy with the example of a recipe. Its site is :8080. The stand-ins in the
-// example are left out; replace are pairs of an address in the example and another one.
-func startRecipe(t *testing.T, name string, replace ...string) *caddytest.Caddy {
-	t.Helper()
-	return caddytest.Start(t, asTestSite(caddytest.ReadFile(t, "examples/"+name+"/Caddyfile"), replace...))
-}
-
-// asTestSite makes a Caddyfile with the site :8080 one for startCaddy.
+// asTestSite makes a Caddyfile with the site :8080 one for caddytest.Start. The stand-ins in an example are left out;
+// replace are pairs of an address in the example and another one.
 func asTestSite(config string, replace ...string) string {
 	config, _, _ = strings.Cut(config, "\n# This stands in")
 	if options := regexp.MustCompile(`(?m)^\{$`); options.MatchString(config) {

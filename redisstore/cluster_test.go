@@ -37,7 +37,8 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 func TestCluster(t *testing.T) {
 	redistest.Long(t)
 	t.Parallel()
-	c := startPatientCluster(t)
+	c := redistest.StartCluster(t, "--cluster-node-timeout", "600000") // in which no node ever considers another one dead
+	c.KeepMasters(t)
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
 		"conforms":                        testClusterConforms,
 		"a log ends while its slot moves": testClusterMovesLogs,
@@ -51,14 +52,6 @@ func TestCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
-}
-
-// startPatientCluster starts a cluster whose nodes never consider another one dead.
-func startPatientCluster(t *testing.T) *redistest.Cluster {
-	t.Helper()
-	c := redistest.StartCluster(t, "--cluster-node-timeout", "600000")
-	c.KeepMasters(t)
-	return c
 }
 
 // givesBack is a cluster, which can't decide keys of several slots in one step.

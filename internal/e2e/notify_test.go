@@ -20,18 +20,15 @@ import (
 // the true cost of a response.
 func TestNotifyOnce(t *testing.T) {
 	t.Parallel()
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		testNotifyOnce(t, 1, "")
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		testNotifyOnce(t, 3, "redis "+redistest.Shared(t).Addr)
-	})
+	caddytest.EachStore(t, testNotifyOnce)
 }
 
-func testNotifyOnce(t *testing.T, instances int, use string) {
+func testNotifyOnce(t *testing.T, use string) {
 	const keys, events = 20, 100
+	instances := 1
+	if use != "" {
+		instances = 3
+	}
 	config := caddytest.Site(fmt.Sprintf(`zone plan {
 	key {header.X-Key}
 	calendar %d year

@@ -76,19 +76,13 @@ func (s *slotTest) decide(ctx context.Context, asks ...slotAsk) (*State, error) 
 // wantIdle checks that nobody waits, and that nothing is left of the requests that waited.
 func (s *slotTest) wantIdle(t *testing.T) {
 	t.Helper()
-	wantNoLines(t, s.handler.SlotLines)
+	if requests, lines := s.handler.SlotLines.Waiting(); requests != 0 || lines != 0 {
+		t.Errorf("%d requests wait in %d lines, want none", requests, lines)
+	}
 	for _, z := range s.zones {
 		if z.Delay != nil {
 			wantNoPlaces(t, z)
 		}
-	}
-}
-
-// wantNoLines checks that nobody waits.
-func wantNoLines(t *testing.T, slots *lines.SlotLines) {
-	t.Helper()
-	if requests, lines := slots.Waiting(); requests != 0 || lines != 0 {
-		t.Errorf("%d requests wait in %d lines, want none", requests, lines)
 	}
 }
 

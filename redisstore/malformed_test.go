@@ -52,6 +52,7 @@ func TestMalformedReplies(t *testing.T) {
 		"sentinel": {redisstore.Options{MasterName: "main"}, []string{"hello", "evalsha", "sentinel sentinels"}},
 	}
 	replies := append([]string{"+OK\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "$1\r\nx\r\n"}, redistest.Malformed...)
+	replies = append(replies, bulk(replyTo(1, now)[:9]+"\002")) // that a key is elsewhere
 	for topology, test := range topologies {
 		for _, command := range test.commands {
 			t.Run(topology+"/"+command, func(t *testing.T) {

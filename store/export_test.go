@@ -42,7 +42,7 @@ func (m *SharedMemory) LeastZoneKeys() int64 {
 func (m *SharedMemory) OverflowBudgets() int {
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
-	return len(m.overflow.places)
+	return m.overflow.budgets.used
 }
 
 // BanLabels returns the number of keys that are kept for lists of bans.

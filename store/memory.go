@@ -19,16 +19,18 @@ import (
 //
 // Expired budgets stay until [SharedMemory.Sweep] drops them, or until a new key needs their room.
 type SharedMemory struct {
+	// All budgets of a key are in one shard, so a request of one key takes one lock. What most requests need of a shard is in
+	// one cache line.
+	shards [shardCount]struct {
+		shard
+		_ [56]byte // fills two cache lines, so locks of adjacent shards don't slow each other
+	}
+
 	// The name of a budget is a hash of its key and its limit. A long key needs no more memory
 	// than a short one, and limits need no table.
 	names budgetNamer
 	start time.Time
 
-	// All budgets of a key are in one shard, so a request of one key takes one lock.
-	shards [shardCount]struct {
-		shard
-		_ [32]byte // fills two cache lines, so locks of adjacent shards don't slow each other
-	}
 	weight      atomic.Int64 // of all budgets, except those in overflow
 	nextReclaim atomic.Int64 // the shard where the next reclaim begins
 

@@ -187,9 +187,9 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	})
 }
 
-// Budgets lie in slabs, which move as they grow: a charge must not go to where a
+// Budgets move as others are added: a charge must not go to where a
 // budget was before another of the same request was added.
-func TestMemorySlabsMoveSafely(t *testing.T) {
+func TestMemoryBudgetsMoveSafely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory, s := newMemory(1_000_000, 1)
 		held := fixedWindow(t, 1000, time.Minute)

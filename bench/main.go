@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	only        = flag.String("only", "", "the `parts` to run, separated by commas: memory, bodies, redis, redis256, cluster, cluster256, far, crowd, keys")
+	only        = flag.String("only", "", "the `parts` to run: memory, bodies, redis, redis256, cluster, cluster256, far, crowd, keys")
 	quick       = flag.Bool("quick", false, "run a short trial")
 	caddyBinary = flag.String("caddy", "", "a Caddy `program` to measure instead of one from this checkout")
 	mholtBinary = flag.String("mholt", "", "also measure this Caddy `program`, built with github.com/mholt/caddy-ratelimit")

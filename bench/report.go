@@ -26,6 +26,7 @@ func rows() []row {
 	return []row{
 		{"memory: requests/s", "bare Caddy", ratio("memory/memory", "memory/"+bare)},
 		{"memory, mholt/caddy-ratelimit: requests/s", "bare Caddy", ratio("memory/"+mholt, "memory/"+bare)},
+		{"memory: processor time in Caddy", "bare Caddy", added(inCaddy, "memory/memory", "memory/bare Caddy")},
 		{"memory: processor time in Caddy", "bare Caddy", timeRatio("memory/memory", "memory/"+bare)},
 		{"memory, one key denied: requests/s", "bare Caddy", ratio("memory/memory, denied", "memory/"+bare)},
 		{"memory, one key: requests/s", "100,000 keys", ratio("memory/memory, one key", "memory/memory")},
@@ -62,11 +63,11 @@ func rows() []row {
 		{"`concurrency`: processor time in Redis", "without the option", added(inRedis, "redis/concurrency", "redis/redis")},
 		{"`settle` with a refund: processor time in Caddy", "without the option", added(inCaddy, "redis/settle", "redis/redis")},
 		{"`settle` with a refund: processor time in Redis", "without the option", added(inRedis, "redis/settle", "redis/redis")},
-		{"cluster of three, 64 connections: processor time in all nodes", "one Redis", added(inRedis, "cluster/three nodes", "cluster/one Redis")},
-		{"cluster of three, 64 connections: capacity of its busiest node", "one Redis", capacity("cluster/three nodes", "cluster/one Redis")},
+		{"cluster of three, 64 connections: processor time in Redis", "one Redis", added(inRedis, "cluster/three nodes", "cluster/one Redis")},
+		{"cluster of three, 64 connections: capacity", "one Redis", capacity("cluster/three nodes", "cluster/one Redis")},
 		{"cluster of three, 256 connections: capacity", "one Redis", capacity("cluster256/three nodes", "cluster256/one Redis")},
 		{"cluster of six, 256 connections: capacity", "one Redis", capacity("cluster256/six nodes", "cluster256/one Redis")},
-		{"cluster of three, `declare_keys`, 64 connections: capacity", "one Redis", capacity("cluster/three nodes, declare_keys", "cluster/one Redis")},
+		{"the same with `declare_keys`: capacity", "one Redis", capacity("cluster/three nodes, declare_keys", "cluster/one Redis")},
 		{"Redis 10 ms away, `concurrency`: requests/s", "without the option", ratio("far/concurrency", "far/plain")},
 		{"Redis 10 ms away, `settle` with a refund: requests/s", "without the option", ratio("far/settle", "far/plain")},
 		{

@@ -26,7 +26,7 @@ func rows() []row {
 	return []row{
 		{"memory: requests/s", "bare Caddy", ratio("memory/memory", "memory/"+bare)},
 		{"memory, mholt/caddy-ratelimit: requests/s", "bare Caddy", ratio("memory/"+mholt, "memory/"+bare)},
-		{"memory: processor time in Caddy", "bare Caddy", added(inCaddy, "memory/memory", "memory/bare Caddy")},
+		{"memory: processor time in Caddy", "bare Caddy", added(inCaddy, "memory/memory", "memory/"+bare)},
 		{"memory: processor time in Caddy", "bare Caddy", timeRatio("memory/memory", "memory/"+bare)},
 		{"memory, one key denied: requests/s", "bare Caddy", ratio("memory/memory, denied", "memory/"+bare)},
 		{"memory, one key: requests/s", "100,000 keys", ratio("memory/memory, one key", "memory/memory")},

@@ -203,7 +203,7 @@ func testClusterStats(t *testing.T, c *redistest.Cluster) {
 }
 
 // A node decides requests of several hash slots in one script call, also while one of these moves. Requests of keys that it
-// lacks are decided anew, once.
+// lacks are decided again, once.
 func testClusterShares(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{KeyPrefix: "shares"})
 	ctx := context.Background()

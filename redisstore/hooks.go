@@ -20,8 +20,8 @@ type Hooks struct {
 	// slot then has its own call.
 	SharingDenied func(address string, err error)
 	// RoundTrip is called for each batch that got a reply of its Redis. took is the time from the request for a connection
-	// until the reply. requests is how many requests, corrections and counts of slots the batch had. Those for which Redis
-	// lacks the script are not among them, and are sent again.
+	// until the reply. requests is how many requests, corrections and counts of slots the batch had. Calls for which
+	// Redis lacks the script are not among them, and are sent again.
 	RoundTrip func(took time.Duration, requests int)
 }
 

@@ -19,8 +19,8 @@ import (
 //
 // Expired budgets stay until [SharedMemory.Sweep] drops them, or until a new key needs their room.
 type SharedMemory struct {
-	// All budgets of a key are in one shard, so a request of one key takes one lock. What most requests need of a shard is in
-	// one cache line.
+	// All budgets of a key are in one shard, so a request of one key takes one lock. Most requests need only the first
+	// cache line of a shard.
 	shards [shardCount]struct {
 		shard
 		_ [56]byte // fills two cache lines, so locks of adjacent shards don't slow each other

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// shard is a part of a [SharedMemory]. Logs are pointers, and few budgets have one, so they have a map of their own.
+// shard is a part of a [SharedMemory]. Logs are pointers, and few budgets have one, so they are in a separate map.
 type shard struct {
 	// earliest is no later than the first expiry in the shard. So a shard without expired budgets
 	// is skipped without a lock. It is written under mu.

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// keyPairs sends requests of two zones that each have a key of their own, and counts those that pass.
+// keyPairs sends requests that have one key in each of two zones, and counts those that pass.
 type keyPairs struct {
 	caddys []*caddytest.Caddy
 
@@ -49,13 +49,13 @@ func TestRealThousandSlotsMove(t *testing.T) {
 	const count, windowEvents, logEvents = 1000, 10, 20
 	cluster := redistest.StartCluster(t)
 	cluster.KeepMasters(t)
-	masters := cluster.Nodes[:3]
-	var slots [3][]int    // of keys, by master
+	primaries := cluster.Nodes[:3]
+	var slots [3][]int    // of keys, by primary
 	var names [3][]string // the keys
 	for n, found := 0, 0; found < count; n++ {
 		name := fmt.Sprint("key-", n)
 		slot := cluster.Slot(t, name)
-		owner := slices.Index(masters, cluster.Owner(t, masters[0], slot))
+		owner := slices.Index(primaries, cluster.Owner(t, primaries[0], slot))
 		if !slices.Contains(slots[owner], slot) {
 			found++
 			slots[owner], names[owner] = append(slots[owner], slot), append(names[owner], name)
@@ -70,7 +70,7 @@ func TestRealThousandSlotsMove(t *testing.T) {
 		p.caddys = append(p.caddys, caddytest.StartProcess(t, config))
 	}
 	calls := func() (n int) {
-		for _, node := range masters {
+		for _, node := range primaries {
 			n += node.Calls(t, "evalsha")
 		}
 		return n
@@ -93,8 +93,8 @@ func TestRealThousandSlotsMove(t *testing.T) {
 			}
 		})
 	}
-	for n, from := range masters {
-		to := masters[(n+1)%3]
+	for n, from := range primaries {
+		to := primaries[(n+1)%3]
 		for some := range slices.Chunk(slots[n], 20) {
 			for _, slot := range some {
 				cluster.BeginMove(t, slot, from, to)

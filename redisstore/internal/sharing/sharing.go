@@ -16,7 +16,7 @@ import (
 // shared script call.
 const pause = time.Second
 
-// Sharing is what is known of a node. Its methods are safe for concurrent use.
+// Sharing says which hash slots of a node share script calls. Its methods are safe for concurrent use.
 type Sharing struct {
 	never bool // no shared script call may be made
 

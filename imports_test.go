@@ -30,9 +30,9 @@ var floors = [][]string{
 		"internal/bodies", "internal/cost", "internal/denials", "internal/lines", "internal/placeholder", "internal/simulate/keytable",
 		"internal/simulate/report", "internal/statuspage", "internal/telemetry",
 	},
-	{"internal/keys", "internal/shorthand", "internal/timezones", "redisstore/internal/replies"},
+	{"internal/keys", "internal/shorthand", "internal/timezones", "redisstore/internal/nodes", "redisstore/internal/replies"},
 	{"internal/options", "internal/wire"},
-	{"internal/httpfields", "internal/simulate/agenda", "redisstore/internal/slots", "store"},
+	{"internal/httpfields", "internal/simulate/agenda", "redisstore/internal/sharing", "redisstore/internal/slots", "store"},
 	{
 		"algorithms", "internal/accesslog", "internal/adminapi", "internal/adminclient", "internal/contentcoding", "internal/defaults", "internal/eventstream",
 		"internal/formvalue", "internal/jsonvalue", "internal/keyhash", "internal/palette", "internal/readahead", "internal/terminal",

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
@@ -79,14 +78,20 @@ func AsRedirect(err error) error {
 	if errors.Is(err, wire.ErrElsewhere) {
 		return Redirect{Kind: "ELSEWHERE"}
 	}
-	for _, kind := range []string{"MOVED", "ASK", "TRYAGAIN"} {
-		if redis.HasErrorPrefix(err, kind+" ") {
-			r := Redirect{Kind: kind}
-			if words := strings.Fields(err.Error()); kind != "TRYAGAIN" && len(words) > 2 {
-				r.Address = words[2]
-			}
-			return r
-		}
+	var reply interface { // as in the client
+		error
+		RedisError()
 	}
-	return err
+	if !errors.As(err, &reply) {
+		return err
+	}
+	words := strings.Fields(reply.Error())
+	if len(words) < 2 || !slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN"}, words[0]) {
+		return err
+	}
+	r := Redirect{Kind: words[0]}
+	if r.Kind != "TRYAGAIN" && len(words) > 2 {
+		r.Address = words[2]
+	}
+	return r
 }

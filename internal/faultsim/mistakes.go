@@ -92,7 +92,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a slot that moves is not asked for", "redisstore/cluster.go",
-		"asking: to.kind == \"ASK\"", "asking: false",
+		"asking: to.Kind == \"ASK\"", "asking: false",
 	},
 	{
 		"the slots of a cluster are learned once", "redisstore/topology.go",

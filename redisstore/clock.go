@@ -13,10 +13,9 @@ type clockReading struct {
 	local time.Time
 }
 
-// observeClock records a reading of the clock of Redis, in the reply to a message sent at an
-// instant. It calls [Hooks.ClockStepped] if the clock has stepped back by more than a second. The comparison
-// is safe from network delays. Redis took this reading after the message was sent. So at least the
-// time from the last reply to sent has passed.
+// observeClock records a reading of the clock of Redis, in the reply to a message sent at an instant. It calls
+// [Hooks.ClockStepped] if the clock has stepped back by more than a second. The comparison is safe from network delays.
+// Redis took this reading after the message was sent. So at least the time from the last reply to sent has passed.
 func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	s.mu.Lock()
 	last := s.lastReading

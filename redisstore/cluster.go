@@ -17,10 +17,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Cluster is a [store.Store] in a Redis Cluster. All budgets of one key are in one hash slot, so one
-// node decides them together. Each node is a [Store] with its own clock, queue and [store.Breaker],
-// so a node that fails delays only its own keys. See [Cluster.Take] for requests with several keys.
-// All methods are safe for concurrent use.
+// Cluster is a [store.Store] in a Redis Cluster. All budgets of one key are in one hash slot, so one node decides them
+// together. Each node is a [Store] with its own clock, queue and [store.Breaker], so a node that fails delays only its own
+// keys. See [Cluster.Take] for requests with several keys. All methods are safe for concurrent use.
 //
 // A Cluster queries the hash slots from any node at first, whenever a node fails, and when a node
 // redirects. It follows a redirect at once.
@@ -54,14 +53,12 @@ const (
 	maxParallelQueries = 3
 	// queryTimeout is the timeout of a query.
 	queryTimeout = time.Second
-	// moveRetryDelay is the time before a call is tried again, while a hash slot moves and only some of
-	// its keys have moved.
+	// moveRetryDelay is the time before a call is tried again, while a hash slot moves and only some of its keys have moved.
 	moveRetryDelay = 2 * time.Millisecond
 )
 
-// NewCluster returns a Cluster. It opens no connection. [Hooks.HealthChanged] is called for each
-// node, with the node's address. It is called with the address of the options if no node replies
-// with the hash slots, and when one does again.
+// NewCluster returns a Cluster. It opens no connection. [Hooks.HealthChanged] is called for each node, with the node's
+// address. It is called with the address of the options if no node replies with the hash slots, and when one does again.
 func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 	o, err := o.Normalized()
 	if err != nil {
@@ -129,11 +126,11 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 		if retrying {
 			allowed, err = h.sendAlone(ctx, call)
 		} else { // in a batch, in which other keys may cause a TRYAGAIN
-			retrying = true
 			h.enqueueOrSend(call)
 			allowed, err = h.await(call)
+			retrying = !nodes.IsRedirect(err, "ELSEWHERE") // the next batch has a script call for the hash slot
 		}
-		if nodes.IsTryAgain(err) {
+		if nodes.IsRedirect(err, "TRYAGAIN") {
 			sent = slices.Clone(requests)
 			for i := range sent {
 				sent[i].Override, sent[i].ReservedID = nil, ""
@@ -161,7 +158,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
 			_, err := h.sendAlone(context.Background(), again)
-			if nodes.IsTryAgain(err) {
+			if nodes.IsRedirect(err, "TRYAGAIN") {
 				c.keys.endReleases(call.releases)
 				for i := range call.corrections {
 					call.corrections[i].Request.ReservedID = ""
@@ -240,7 +237,7 @@ func (h hop) sendAlone(ctx context.Context, c *pendingCall) (allowed bool, err e
 // withHashSlot calls do with the node that has a hash slot, within the timeout, and follows redirects. A node that
 // redirects has done nothing.
 func (c *Cluster) withHashSlot(ctx context.Context, hashSlot int, do func(hop) error) (err error) {
-	h := hop{deadline: time.Now().Add(c.options.Timeout)}
+	h, queued := hop{deadline: time.Now().Add(c.options.Timeout)}, true
 	for hops := 1; ; hops++ {
 		if h.node == nil {
 			if h.node, err = c.nodeFor(ctx, hashSlot, h.deadline); err != nil {
@@ -251,9 +248,10 @@ func (c *Cluster) withHashSlot(ctx context.Context, hashSlot int, do func(hop) e
 		if to == (nodes.Redirect{}) {
 			return err
 		}
-		if hops == 1 { // the request may have waited in a queue
+		if queued { // the request may have waited
 			h.deadline = time.Now().Add(c.options.Timeout)
 		}
+		queued = to.Kind == "ELSEWHERE"
 		h = c.follow(h, hashSlot, to)
 		if to.Kind == "TRYAGAIN" || hops > 3 {
 			select {
@@ -345,8 +343,7 @@ func (c *Cluster) Check(ctx context.Context) error {
 	return err
 }
 
-// EvictionPolicy implements [Redis]. It returns the policy of a node that evicts keys, if there is
-// one.
+// EvictionPolicy implements [Redis]. It returns the policy of a node that evicts keys, if there is one.
 func (c *Cluster) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
 	nodes, err := c.allNodes(ctx)
 	for _, n := range nodes {

@@ -274,6 +274,29 @@ func testClusterShares(t *testing.T, c *redistest.Cluster) {
 			t.Errorf("%v: %d remaining, want %d", r.Limits[0], left, 100_000-taken)
 		}
 	}
+
+	// A request of a key at which another program has written a list charges no other key.
+	pair := []store.ZoneRequest{six[4], six[0]}
+	redistest.WaitFor(t, "requests of two hash slots to share a script call", func() bool {
+		taken++
+		return take(pair) == 1
+	})
+	names := from.Client.Keys(ctx, "shares:{"+six[0].Key+"}*").Val()
+	from.Client.Del(ctx, names...)
+	from.Client.LPush(ctx, names[0], "a list")
+	if _, err := s.Take(ctx, pair); err == nil {
+		t.Error("a request of a list succeeds")
+	}
+	if left := left(t, s, pair[0]); left != 100_000-taken {
+		t.Errorf("%d remaining, want %d", left, 100_000-taken)
+	}
+}
+
+// The first message of a hash slot in a batch has all its calls, because their order matters.
+func TestHashSlotStaysInMessage(t *testing.T) {
+	if !redisstore.SharesAs(true, false) || !redisstore.SharesAs(false, true) {
+		t.Error("a batch has two messages for a hash slot")
+	}
 }
 
 // left returns what is left of the limit of a request.

@@ -62,6 +62,9 @@ func (c *Cluster) takeGroup(ctx context.Context, now algorithms.Micros, g *takeG
 		return toStoreError(ctx, err)
 	})
 	if to != (nodes.Redirect{}) {
+		for i := range g.requests { // else they may meet the same again
+			g.node.sharing.Pause(c.names().HashSlot(g.requests[i].Key))
+		}
 		return c.takeGroups(ctx, now, g.requests, c.groups(g.requests, false))
 	}
 	return allowed, err

@@ -108,6 +108,14 @@ func TakeTogether(s *Store, requests [][]store.ZoneRequest, errs []error) (messa
 	return messages
 }
 
+// SharesAs reports whether a batch has one message for a hash slot that shares a script call first, and then does not, or
+// the other way round.
+func SharesAs(first, then bool) bool {
+	b := newBatch()
+	of := func(shares bool) *message { return b.messageOf(5, func() bool { return shares }) }
+	return of(first) == of(then) && len(b.messages) == 1
+}
+
 // SendSeparately sends a script call for each take, all in one round trip as in a cluster, and
 // returns their errors.
 func SendSeparately(s *Store, requests [][]store.ZoneRequest) (errs []error) {

@@ -49,8 +49,7 @@ func (l *lister) isFull() bool {
 	return len(l.page.Entries) >= l.Limit || l.scanned >= maxScanned || l.scanned > 0 && !time.Now().Before(l.deadline)
 }
 
-// scanCount returns how many keys to read in the next command. About as many of them match as the page
-// still needs.
+// scanCount returns how many keys to read in the next command. About as many of them match as the page still needs.
 func (l *lister) scanCount() int64 {
 	missing := l.Limit - len(l.page.Entries)
 	count := missing * max(l.scanned, 1) / max(len(l.page.Entries), 1)
@@ -97,8 +96,7 @@ func list(
 	return page.page, nil
 }
 
-// list adds entries to a page until it is full. It returns the cursor of the next entries, which is 0 if
-// there are none.
+// list adds entries to a page until it is full. It returns the cursor of the next entries, which is 0 if there are none.
 func (s *Store) list(ctx context.Context, l *lister, cursor uint64) (uint64, error) {
 	for begin := cursor; ; {
 		next, err := s.listSome(ctx, l, cursor)
@@ -197,13 +195,11 @@ func (l *lister) entry(name, value string, now algorithms.Micros) (entry store.L
 	return entry, ok
 }
 
-// List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose hash slot
-// moves to another node meanwhile can be missing. If the nodes change, cursors of earlier pages are
-// unknown.
+// List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose hash slot moves to another
+// node meanwhile can be missing. If the nodes change, cursors of earlier pages are unknown.
 //
-// The first page queries the hash slots, because an instance that sends a node no requests doesn't notice that
-// another node has taken over. Its list would fail at a dead node, or miss all entries of a node that is
-// a replica now.
+// The first page queries the hash slots, because an instance that sends a node no requests doesn't notice that another node
+// has taken over. Its list would fail at a dead node, or miss all entries of a node that is a replica now.
 func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error) {
 	if l.Cursor == "" {
 		c.renewHashSlots(ctx, time.Now().Add(c.options.Timeout))

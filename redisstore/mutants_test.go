@@ -321,7 +321,7 @@ var mutants = []mutant{
 	{"lines: each set ends one", "if ends_line == 1 then", "if true then"},
 	{"lines: a set writes none", "  slots_save(slots, key, instance, now, slots_expiry)\n  return", "  return"},
 	{"slots: without a free one limits are charged", "has_room = has_room and zone.slots_free", "has_room = has_room"},
-	{"shared call: a list fails all operations", "if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then", "if true then"},
+	{"shared call: a list fails all operations", "if string.sub(value.err, 1, 9) == 'WRONGTYPE' then", "if false then"},
 	{"shared call: the message is a key", "ARGV[#ARGV] = nil\n", ""},
 	{"write: what MGET shows as absent is written over", "pending[k], 'NX', 'PX', pending_ttl[k])", "pending[k], 'PX', pending_ttl[k])"},
 	{"write: a denied one fails nothing", "if keys[own] == name then fail(operation, err) end", ""},

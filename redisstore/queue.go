@@ -50,8 +50,7 @@ const (
 	maxCorrectionQueued = 5 * time.Second
 )
 
-// errBusy is the error of a call that was not sent in time. Redis replies, but Redis or this
-// process is overloaded.
+// errBusy is the error of a call that was not sent in time. Redis replies, but Redis or this process is overloaded.
 var errBusy = &store.Error{
 	Reason: store.ReasonBusy,
 	Err:    errors.New("redisstore: a request was not sent in time: this instance or its Redis is overloaded"),

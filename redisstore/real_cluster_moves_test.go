@@ -5,9 +5,6 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,13 +20,12 @@ import (
 
 // Slots move under load. Decisions stay exact, and counts of slots are set.
 //
-// Simulated: TestFaults, TestCountsAreSetElsewhere, TestSplitKey.
+// Simulated: TestFaults, TestCountsAreSetElsewhere, TestSplitKey. TestRealThousandSlotsMove moves many slots at once.
 func TestRealClusterMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
 		"a slot moves under load": testClusterMovesSlots,
-		"many slots move at once": testClusterReshards,
 		"sets counts elsewhere":   testClusterSetsMovedSlots,
 		"several new values":      testClusterNewValues,
 	} {
@@ -107,101 +103,6 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 	if admitted.Load() != limit {
 		t.Errorf("admitted %d, want %d", admitted.Load(), limit)
 	}
-}
-
-// While many slots move, the charges and refunds of requests with several keys are exact, and no
-// state remains after Close.
-func testClusterReshards(t *testing.T, c *redistest.Cluster) {
-	before := runtime.NumGoroutine()
-	s := openCluster(t, c, redisstore.Options{KeyPrefix: "reshards"})
-	ctx := context.Background()
-	const keys, events = 8, 30
-	var limits []store.Limit
-	for n, algorithm := range []string{"fixed_window", "token_bucket", "sliding_log"} {
-		limits = append(limits, storetest.Limit(t, fmt.Sprint(n), algorithms.Quota{Algorithm: algorithm, Events: events, Window: 36_000_000_000}))
-	}
-	request := func(zone, key int, cost int64) store.ZoneRequest {
-		return store.ZoneRequest{Zone: fmt.Sprint(zone), Key: fmt.Sprint("key-", key), Cost: cost, Limits: limits[zone : zone+1]}
-	}
-	var admitted [keys][3]atomic.Int64
-	var randoms [goroutines]*rand.Rand
-	for g := range randoms {
-		randoms[g] = rand.New(rand.NewPCG(uint64(g), 7))
-	}
-	end := repeat(func(goroutine int) bool {
-		rng := randoms[goroutine]
-		var together []store.ZoneRequest
-		var counts []*atomic.Int64
-		for _, zone := range rng.Perm(3)[:1+rng.IntN(3)] {
-			key := rng.IntN(keys)
-			together = append(together, request(zone, key, 1))
-			counts = append(counts, &admitted[key][zone])
-		}
-		allowed, err := s.Take(ctx, together)
-		if allowed && err == nil && rng.IntN(3) == 0 {
-			allowed, err = false, refund(s, together, 1)
-		}
-		if err != nil {
-			t.Error(err)
-			return false
-		}
-		for _, n := range counts {
-			if allowed {
-				n.Add(1)
-			}
-		}
-		return true
-	})
-	defer end()
-	type move struct {
-		slot     int
-		from, to *redistest.Server
-	}
-	owners := make(map[int]*redistest.Server) // by slot
-	for key := range keys {
-		slot := c.Slot(t, fmt.Sprint("key-", key))
-		owners[slot] = c.Owner(t, c.Nodes[0], slot)
-	}
-	for round := range 3 {
-		var moves []move
-		for slot, from := range owners {
-			if to := c.Nodes[(round+slot)%3]; to != from {
-				c.BeginMove(t, slot, from, to)
-				moves, owners[slot] = append(moves, move{slot, from, to}), to
-			}
-		}
-		for len(moves) > 0 {
-			i := rand.IntN(len(moves))
-			if m := moves[i]; c.MoveKeys(t, m.slot, 1, m.from, m.to) == 0 {
-				c.EndMove(t, m.slot, m.from, m.to)
-				moves = slices.Delete(moves, i, i+1)
-				for _, node := range c.Nodes[:3] { // else they may never agree
-					redistest.WaitForState(t, fmt.Sprintf("%s to hear that slot %d has moved", node.Addr, m.slot), func() (any, bool) {
-						owner := c.Owner(t, node, m.slot)
-						return owner.Addr, owner == m.to
-					})
-				}
-			}
-		}
-	}
-	end()
-	for key := range keys {
-		for zone := range limits {
-			r := []store.ZoneRequest{request(zone, key, 0)}
-			if _, err := s.Take(ctx, r); err != nil {
-				t.Fatal(err)
-			}
-			charged, n := events-r[0].Outcome.Decisions[0].Remaining, admitted[key][zone].Load()
-			if n > events || charged != n {
-				t.Errorf("key %d zone %d: admitted %d, charged %d, the limit is %d", key, zone, n, charged, events)
-			}
-		}
-	}
-	_ = s.Close()
-	redistest.WaitForState(t, "the goroutines to end", func() (any, bool) {
-		n := runtime.NumGoroutine()
-		return fmt.Sprint(n, ", and ", before, " before"), n <= before
-	})
 }
 
 // While a slot moves, a request fails if its key has several values, but none yet.

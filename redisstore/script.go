@@ -59,8 +59,7 @@ func (s *Store) writeAndSend(b *batch) error {
 	return nil
 }
 
-// readReply reads the reply to a message, if there is one. Without a valid reply, m.err is the error of all its
-// calls.
+// readReply reads the reply to a message, if there is one. Without a valid reply, m.err is the error of all its calls.
 func (s *Store) readReply(b *batch, m *message) {
 	if m.err == nil {
 		if m.err = b.parseReply(m, m.command.Val()); b.now() == 0 && m.reply.Now > 0 {

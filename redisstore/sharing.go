@@ -2,16 +2,19 @@ package redisstore
 
 import (
 	"context"
+	"errors"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // sharedProbe is a script that writes keys that KEYS doesn't have.
-const sharedProbe = `for _, key in ipairs(ARGV) do redis.call('SET', key, '', 'PX', 1000) end return 1`
+const sharedProbe = `for _, key in ipairs(ARGV) do redis.call('SET', key, '', 'PX', 60000) end return 1`
 
-// findSharing finds out whether the node runs shared script calls. It learns nothing from a node that fails, or of whose
-// hash slots one moves.
+// findSharing finds out whether the node runs shared script calls, and whether they write where other commands read. It
+// learns nothing from a node that fails, or of whose hash slots one moves.
 func (n *node) findSharing() {
 	ctx, cancel := context.WithTimeout(context.Background(), n.options.Timeout)
 	defer cancel()
@@ -33,8 +36,12 @@ func (n *node) findSharing() {
 	defer n.release(conns)
 	err := repeatable{script: sharedProbe, args: keys}.eval(ctx, conns)
 	denied := deniesSharing(err)
-	n.sharing.Tried(err == nil, denied)
-	if denied && n.hooks.SharingDenied != nil {
+	for i := 0; i < len(keys) && err == nil; i++ {
+		if err = conns.Get(ctx, keys[i].(string)).Err(); errors.Is(err, redis.Nil) {
+			denied, err = true, errors.New("the script wrote to another place")
+		}
+	}
+	if denied = n.sharing.Tried(err == nil, denied); denied && n.hooks.SharingDenied != nil {
 		n.hooks.SharingDenied(n.options.Address, err)
 	}
 }

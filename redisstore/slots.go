@@ -25,8 +25,7 @@ type keyStates struct {
 	names    wire.Names
 	expiry   algorithms.Micros
 	started  time.Time
-	// setMoved, if not nil, sets the count of a name that has moved away from the store that route
-	// returns.
+	// setMoved, if not nil, sets the count of a name that has moved away from the store that route returns.
 	setMoved func(name string)
 
 	mu sync.Mutex
@@ -244,8 +243,7 @@ func (k *keyStates) queueOneSetLocked(name string) {
 	}
 }
 
-// queueSetLocked queues a call that sets the count of a name, if the count must still be set when the
-// call is sent.
+// queueSetLocked queues a call that sets the count of a name, if the count must still be set when the call is sent.
 func (k *keyStates) queueSetLocked(name string) {
 	s := k.route(name)
 	if s == nil { // a later turn sets the count

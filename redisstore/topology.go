@@ -20,9 +20,8 @@ import (
 
 // The topology of a [Cluster]: which node has which hash slots, and how a Cluster learns that.
 
-// nodeFor returns the node that has a hash slot. If the node is unknown, nodeFor returns any node that
-// works, which redirects to the right one. It waits for the first attempt to query the hash slots, but
-// for no later one.
+// nodeFor returns the node that has a hash slot. If the node is unknown, nodeFor returns any node that works, which
+// redirects to the right one. It waits for the first attempt to query the hash slots, but for no later one.
 func (c *Cluster) nodeFor(ctx context.Context, hashSlot int, deadline time.Time) (*node, error) {
 	if n := c.hashSlotNodes[hashSlot].Load(); n != nil {
 		return n, nil
@@ -95,8 +94,7 @@ func (c *Cluster) has(n *node) bool {
 	return c.nodes[n.options.Address] == n
 }
 
-// Check implements [store.Checked]. It runs every command of the scripts in one of the node's
-// hash slots.
+// Check implements [store.Checked]. It runs every command of the scripts in one of the node's hash slots.
 func (n *node) Check(ctx context.Context) error {
 	n.cluster.refreshHashSlots() // another node may have replaced this one
 	const redirects = 5
@@ -114,11 +112,12 @@ func (n *node) Check(ctx context.Context) error {
 	return errors.New("redisstore: the node has no slots")
 }
 
-// tags yields hash tags of hash slots of the node, which no key has.
+// tags yields hash tags of hash slots of the node, which no key has. It begins at another one each time.
 func (n *node) tags() iter.Seq[string] {
 	return func(yield func(string) bool) {
+		first := rand.IntN(wire.HashSlotCount)
 		for i := range 20 * wire.HashSlotCount {
-			tag := fmt.Appendf(nil, "%%!%d", i)
+			tag := fmt.Appendf(nil, "%%!%d", first+i)
 			if n.cluster.hashSlotNodes[wire.HashSlotOf(tag)].Load() == n && !yield(string(tag)) {
 				return
 			}
@@ -174,9 +173,8 @@ func (c *Cluster) queryAddressesLocked() (addresses []string) {
 	return addresses
 }
 
-// queryNodes queries nodes, maxParallelQueries at a time, and stores the first valid reply. It
-// prefers the reply of a node whose cluster state is ok: other nodes may be cut off and have old
-// hash slots.
+// queryNodes queries nodes, maxParallelQueries at a time, and stores the first valid reply. It prefers the reply of a node
+// whose cluster state is ok: other nodes may be cut off and have old hash slots.
 func (c *Cluster) queryNodes(addresses []string) {
 	type result struct {
 		ranges []nodes.Range
@@ -227,14 +225,8 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []nodes
 	info, hashSlots := pipeline.ClusterInfo(ctx), pipeline.Do(ctx, "cluster", "slots") // a Redis before 7 has no CLUSTER SHARDS
 	_, _ = pipeline.Exec(ctx)
 	reply, err := hashSlots.Slice()
-	for _, one := range reply {
-		r, err := nodes.ParseRange(one, address)
-		if err != nil {
-			return nil, false, err
-		}
-		if r.Master != "" {
-			ranges = append(ranges, r)
-		}
+	if err == nil {
+		ranges, err = nodes.ParseRanges(reply, address)
 	}
 	if err == nil && len(ranges) == 0 {
 		err = fmt.Errorf("redisstore: %s knows no slots", address)

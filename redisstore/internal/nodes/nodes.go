@@ -14,28 +14,31 @@ import (
 // Range is a range of hash slots of one primary.
 type Range struct {
 	First, Last int64
-	Master      string // its address; empty if no node has the hash slots
+	Master      string // its address
 }
 
-// ParseRange parses an element of the reply to CLUSTER SLOTS. It has the first and last hash slot, and
-// the nodes that have them, the primary first, each with host and port. The client's parser rejects
+// ParseRanges parses the reply of a node to CLUSTER SLOTS. Its elements have the first and last hash slot, and the nodes that
+// have them, the primary first, each with host and port. Hash slots without a node are left out. The client's parser rejects
 // nodes without a host.
-func ParseRange(reply any, from string) (Range, error) {
-	values, _ := reply.([]any)
-	if len(values) < 2 {
-		return Range{}, wire.ReplyError("ends early")
+func ParseRanges(reply []any, from string) (ranges []Range, err error) {
+	for _, one := range reply {
+		values, _ := one.([]any)
+		if len(values) < 2 {
+			return nil, wire.ReplyError("ends early")
+		}
+		if len(values) == 2 { // no node
+			continue
+		}
+		first, isFirst := values[0].(int64)
+		last, isLast := values[1].(int64)
+		master, _ := values[2].([]any)
+		if !isFirst || !isLast || first < 0 || last >= wire.HashSlotCount || len(master) < 2 {
+			return nil, wire.ReplyError(fmt.Sprintf("has %.100v instead of slots and their nodes", one))
+		}
+		host, _ := master[0].(string)
+		ranges = append(ranges, Range{first, last, resolveAddress(host, fmt.Sprint(master[1]), from)})
 	}
-	if len(values) == 2 { // no node
-		return Range{}, nil
-	}
-	first, isFirst := values[0].(int64)
-	last, isLast := values[1].(int64)
-	master, _ := values[2].([]any)
-	if !isFirst || !isLast || first < 0 || last >= wire.HashSlotCount || len(master) < 2 {
-		return Range{}, wire.ReplyError(fmt.Sprintf("has %.100v instead of slots and their nodes", reply))
-	}
-	host, _ := master[0].(string)
-	return Range{first, last, resolveAddress(host, fmt.Sprint(master[1]), from)}, nil
+	return ranges, nil
 }
 
 // resolveAddress returns the address of a node that another node has named. Without a host, the
@@ -49,11 +52,14 @@ func resolveAddress(host, port, from string) string {
 
 // Redirect is the error of a node that does not have a key, or not all keys of a call.
 type Redirect struct {
-	Kind    string // MOVED, ASK, TRYAGAIN, or ELSEWHERE of a shared script call
+	Kind    string // MOVED, ASK, TRYAGAIN if only some keys are there, or ELSEWHERE of a shared script call
 	Address string // of the node that has the key; empty with TRYAGAIN and ELSEWHERE
 }
 
 func (r Redirect) Error() string {
+	if r.Kind == "ELSEWHERE" {
+		return wire.ErrElsewhere.Error()
+	}
 	return fmt.Sprintf("redisstore: %s %s: this Redis is a node of a cluster: write cluster in the redis block", r.Kind, r.Address)
 }
 
@@ -64,10 +70,10 @@ func (r Redirect) Resolve(from string) string {
 	return resolveAddress(strings.Trim(r.Address[:at], "[]"), strings.TrimPrefix(r.Address[at:], ":"), from)
 }
 
-// IsTryAgain reports whether an error is the reply of a node that lacks some keys of a call, while their hash slot moves.
-func IsTryAgain(err error) bool {
+// IsRedirect reports whether an error is a Redirect of a kind.
+func IsRedirect(err error, kind string) bool {
 	to, is := errors.AsType[Redirect](err)
-	return is && to.Kind == "TRYAGAIN"
+	return is && to.Kind == kind
 }
 
 // AsRedirect returns err as a Redirect, if err is one, or else err itself.

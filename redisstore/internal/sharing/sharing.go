@@ -24,6 +24,7 @@ type Sharing struct {
 	allowed bool // the node runs shared script calls
 	denied  bool // the node denies them
 	trying  bool
+	vain    int // tries in a row that have shown neither
 	lastTry time.Time
 	pauses  map[int]time.Time // the ends of the pauses, by hash slot
 }
@@ -43,18 +44,25 @@ func (s *Sharing) NeedsTry() bool {
 	return true
 }
 
-// Tried notes what a try has shown: at most one of the two.
-func (s *Sharing) Tried(allowed, denied bool) {
+// maxVain is how many tries in a row may show neither. Then the node counts as one that denies shared script calls.
+const maxVain = 10
+
+// Tried notes what a try has shown: at most one of the two. It returns whether the node counts as one that denies.
+func (s *Sharing) Tried(allowed, denied bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.allowed, s.denied, s.trying = allowed, denied, false
+	if s.vain++; allowed || denied {
+		s.vain = 0
+	}
+	s.allowed, s.denied, s.trying = allowed, denied || s.vain >= maxVain, false
+	return s.denied
 }
 
 // Forget forgets whether the node runs shared script calls.
 func (s *Sharing) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.allowed, s.denied = false, false
+	s.allowed, s.denied, s.vain = false, false, 0
 }
 
 // Denied reports whether the node denies shared script calls, or none may be made.

@@ -138,7 +138,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"handler", "redis redis://10.0.0.1:6379 { cluster }", "with cluster each redis address is host:port of a node, but one is not: write for example 127.0.0.1:6379, and username, password and tls as options"},
 	{"redis", `hash_keys ""`, "the secret of hash_keys is empty: write for example {env.RATE_LIMIT_SECRET}, or leave out hash_keys to store keys as they are"},
 	{"handler", "redis localhost:6379 db 1", "redis takes one address, not 3: write for example redis 127.0.0.1:6379, and options in its block; if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name mymaster"},
-	{"redis", "max_connections 20", `unknown option "max_connections" of redis: write one of address, username, password, db, key_prefix, hash_keys, batch, timeout, dial_timeout, cluster, master_name, sentinel_username, sentinel_password, tls`},
+	{"redis", "max_connections 20", `unknown option "max_connections" of redis: write one of address, username, password, db, key_prefix, hash_keys, batch, timeout, dial_timeout, cluster, declare_keys, master_name, sentinel_username, sentinel_password, tls`},
 	{"handler", "redis localhost", `redis address "localhost" is not host:port, with a port from 1 to 65535: write localhost:6379, or for a unix socket its absolute path`},
 	{"handler", "redis", "redis takes an address: write for example redis 127.0.0.1:6379 (of an environment variable that is not set, {$NAME} leaves nothing)"},
 	{"redis", "password correct SECRET", "password takes one value, not 2: write for example password {env.REDIS_PASSWORD}"},

@@ -141,9 +141,8 @@ func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network,
 	}
 }
 
-// graceConn is a connection that tries a read or write once more after its deadline. A busy process
-// may read a reply long after its arrival, or write a message long after its deadline was set. In
-// both cases Redis was not silent.
+// graceConn is a connection that tries a read or write once more after its deadline. A busy process may read a reply long
+// after its arrival, or write a message long after its deadline was set. In both cases Redis was not silent.
 type graceConn struct {
 	net.Conn
 	// readLate reports whether a read was tried after the deadline that is set. A server that sends

@@ -16,10 +16,9 @@ import (
 // Options are the address of a Redis and the settings of its connections and keys. Options are
 // comparable: stores with equal options can be shared.
 type Options struct {
-	// Address is a host:port, the absolute path of a unix socket, or a URL:
-	// redis://[user[:password]@]host[:port][/db], rediss://… for TLS, or
-	// unix://[user[:password]@]/path[?db=number]. With MasterName it is a comma-separated list of
-	// the host:port of Sentinels.
+	// Address is a host:port, the absolute path of a unix socket, or a URL: redis://[user[:password]@]host[:port][/db],
+	// rediss://… for TLS, or unix://[user[:password]@]/path[?db=number]. With MasterName it is a comma-separated list of the
+	// host:port of Sentinels.
 	Address string
 	// Cluster reports whether the Redis is a Redis Cluster; see [NewCluster]. Address is then a
 	// comma-separated list of the host:port of nodes.
@@ -27,23 +26,19 @@ type Options struct {
 	// DeclareKeys reports whether each script call names its keys to the cluster. Then each hash slot needs its own call,
 	// which costs the nodes several times as much. Without it, servers that deny other calls are found out.
 	DeclareKeys bool
-	// Username and Password log in to Redis; both may be empty. They take precedence over those of
-	// a URL.
+	// Username and Password log in to Redis; both may be empty. They take precedence over those of a URL.
 	Username, Password string
-	// DB is the number of the database (default: that of the URL, else 0). DB takes precedence over
-	// the URL.
+	// DB is the number of the database (default: that of the URL, else 0). DB takes precedence over the URL.
 	DB int
 	// MasterName is the Sentinels' name of the Redis to use. It is empty without Sentinels.
 	MasterName string
 	// SentinelUsername and SentinelPassword log in to the Sentinels.
 	SentinelUsername, SentinelPassword string
-	// TLS has the settings of encrypted connections, also to Sentinels. The zero value stands for
-	// plain connections.
+	// TLS has the settings of encrypted connections, also to Sentinels. The zero value stands for plain connections.
 	TLS TLS
 	// KeyPrefix starts the name of every key (default caddy_rl).
 	KeyPrefix string
-	// HashKeys is a secret. If it is not empty, keys are stored in the form that [HashedKey]
-	// returns.
+	// HashKeys is a secret. If it is not empty, keys are stored in the form that [HashedKey] returns.
 	HashKeys string
 	// Timeout is how long a message may take until its reply, including a new connection (default
 	// 100 ms). Before that, a take may wait in the queue for up to [MaxQueued], or the timeout if that is longer.
@@ -53,11 +48,9 @@ type Options struct {
 	Batch int
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
-	// SlotExpiry is how long an instance's count of slots lives after the instance has set it
-	// (default 30 s).
+	// SlotExpiry is how long an instance's count of slots lives after the instance has set it (default 30 s).
 	SlotExpiry time.Duration
-	// Dialer opens connections, without their encryption (default: a [net.Dialer]). Its type must be
-	// comparable.
+	// Dialer opens connections, without their encryption (default: a [net.Dialer]). Its type must be comparable.
 	Dialer Dialer
 
 	maxInFlight int // replaces the constant of that name, unless it is 0; only tests set it
@@ -128,15 +121,13 @@ type TLS struct {
 	CA string
 	// Cert and Key are the client certificate and its key in PEM form (default: none).
 	Cert, Key string
-	// ServerName is the name that the certificate of Redis must have (default: the host of the
-	// address).
+	// ServerName is the name that the certificate of Redis must have (default: the host of the address).
 	ServerName string
 	// InsecureSkipVerify accepts any certificate.
 	InsecureSkipVerify bool
 }
 
-// Config returns the settings for crypto/tls, or nil for plain connections. No error holds a
-// certificate or a key.
+// Config returns the settings for crypto/tls, or nil for plain connections. No error holds a certificate or a key.
 func (t TLS) Config() (*tls.Config, error) {
 	if t == (TLS{}) {
 		return nil, nil
@@ -158,8 +149,7 @@ func (t TLS) Config() (*tls.Config, error) {
 	return config, nil
 }
 
-// displayAddress returns the address without secrets: host:port, a path, or the name of a primary
-// and its Sentinels.
+// displayAddress returns the address without secrets: host:port, a path, or the name of a primary and its Sentinels.
 func (o Options) displayAddress() string {
 	switch {
 	case o.MasterName != "":

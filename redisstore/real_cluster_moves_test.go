@@ -18,9 +18,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Slots move under load. Decisions stay exact, and counts of slots are set.
+// Slots move under load. Decisions stay exact, and counts of slots are set. TestRealThousandSlotsMove moves many slots at once.
 //
-// Simulated: TestFaults, TestCountsAreSetElsewhere, TestSplitKey. TestRealThousandSlotsMove moves many slots at once.
+// Simulated: TestFaults, TestCountsAreSetElsewhere, TestSplitKey.
 func TestRealClusterMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)

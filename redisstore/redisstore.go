@@ -2,10 +2,9 @@
 // limits of a request, atomically, by the clock of Redis. In a cluster that holds for the limits of one key, and mostly for
 // keys of one node. Concurrent requests share script calls. Without Redis, the package never decides: it returns an error.
 //
-// [Open] returns a [Redis], which is a [store.Store]. It is a [Store] for a single Redis or for
-// Sentinels, or a [Cluster]. It works in any Go program; the package example limits an HTTP handler.
-// While Redis fails, Take returns an error, and the caller decides about the request.
-// [store.Failover] decides by budgets of this process instead.
+// [Open] returns a [Redis], which is a [store.Store]. It is a [Store] for a single Redis or for Sentinels, or a [Cluster].
+// It works in any Go program; the package example limits an HTTP handler. While Redis fails, Take returns an error, and the
+// caller decides about the request. [store.Failover] decides by budgets of this process instead.
 package redisstore
 
 import (
@@ -30,8 +29,7 @@ func init() {
 	redis.SetLogger(&logging.VoidLogger{})
 }
 
-// Store is a [store.Store] in one Redis. It opens connections when they are needed. Its methods are
-// safe for concurrent use.
+// Store is a [store.Store] in one Redis. It opens connections when they are needed. Its methods are safe for concurrent use.
 //
 // A Store may be used after Close, so that requests in flight finish when their configuration ends.
 // Its connections then close whenever no operation uses them.
@@ -83,8 +81,7 @@ func newNode(o Options, newClient func() *redis.Client, hooks Hooks, keys *keySt
 
 func (s *Store) names() wire.Names { return s.options.names() }
 
-// Check returns an error if Redis does not run every command of the scripts. It runs them on keys
-// that no budget has.
+// Check returns an error if Redis does not run every command of the scripts. It runs them on keys that no budget has.
 func (s *Store) Check(ctx context.Context) error { return s.check(ctx, "%") }
 
 // check is Check with keys that have a hash tag.
@@ -102,8 +99,7 @@ func (s *Store) check(ctx context.Context, tag string) error {
 // probeKey returns a key that no budget has, because zones have names.
 func (s *Store) probeKey(tag string) string { return s.options.KeyPrefix + ":{" + tag + "}::probe" }
 
-// EvictionPolicy returns the eviction policy of the Redis, and whether its memory is bounded; see
-// [Redis].
+// EvictionPolicy returns the eviction policy of the Redis, and whether its memory is bounded; see [Redis].
 func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
 	conns := s.acquire()
 	defer s.release(conns)
@@ -273,8 +269,7 @@ func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Cha
 	return nil
 }
 
-// keyChanges splits a change into changes of one key in Redis each. change.lua documents their
-// arguments.
+// keyChanges splits a change into changes of one key in Redis each. change.lua documents their arguments.
 func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (changes []repeatable) {
 	add := func(id string, args ...any) {
 		changes = append(changes, repeatable{script: changeScript, keys: []string{names.Name(c.Key, id)}, args: args})
@@ -311,8 +306,7 @@ func (s *Store) Address() string { return s.options.displayAddress() }
 // String returns a text that identifies the budgets, without secrets.
 func (s *Store) String() string { return s.options.identity() }
 
-// Redis is a [store.Store] in one Redis, or in a cluster. While a Redis fails, calls that need it
-// fail at once.
+// Redis is a [store.Store] in one Redis, or in a cluster. While a Redis fails, calls that need it fail at once.
 type Redis interface {
 	store.Store
 	// Check returns an error if a Redis does not run all commands that are needed. After an error,
@@ -330,8 +324,7 @@ type Redis interface {
 	Address() string
 	// String returns a text that identifies the budgets, without secrets.
 	String() string
-	// Close closes the connections when no operation uses them any more. Methods can still be
-	// called after that.
+	// Close closes the connections when no operation uses them any more. Methods can still be called after that.
 	Close() error
 }
 

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -34,10 +35,15 @@ func (n *node) findSharing() {
 	}
 	conns := n.acquire()
 	defer n.release(conns)
-	err := repeatable{script: sharedProbe, args: keys}.eval(ctx, conns)
+	pipeline := conns.Pipeline()
+	pipeline.ScriptLoad(ctx, sharedProbe)
+	done := redis.NewScript(sharedProbe).EvalSha(ctx, pipeline, nil, keys...)
+	first, second := pipeline.Get(ctx, keys[0].(string)), pipeline.Get(ctx, keys[1].(string))
+	_, _ = pipeline.Exec(ctx)
+	err := done.Err()
 	denied := deniesSharing(err)
-	for i := 0; i < len(keys) && err == nil; i++ {
-		if err = conns.Get(ctx, keys[i].(string)).Err(); errors.Is(err, redis.Nil) {
+	if err == nil {
+		if err = cmp.Or(first.Err(), second.Err()); errors.Is(err, redis.Nil) {
 			denied, err = true, errors.New("the script wrote to another place")
 		}
 	}

@@ -283,7 +283,7 @@ func sharedCallsWhileSlotsMove(t *testing.T, step time.Duration, algorithm strin
 				select {
 				case <-stop:
 					return
-				case <-time.After(max(step/20, 200*time.Microsecond) + time.Duration(37*n)*time.Microsecond): // virtual time
+				case <-time.After(max(step/8, 500*time.Microsecond) + time.Duration(37*n)*time.Microsecond): // virtual time
 				}
 			}
 		})

@@ -43,7 +43,7 @@ func TestTakeAllocates(t *testing.T) {
 			return errors.Join(errs...)
 		}},
 	} {
-		// What else the process does allocates, too, so the test waits until a look has little of it.
+		// Other work of the process allocates, too, so the test waits until a look has little of it.
 		redistest.WaitForState(t, fmt.Sprint(test.name, ": at most ", test.most, " allocations for a request"), func() (any, bool) {
 			got := testing.AllocsPerRun(100, func() {
 				if err := test.run(); err != nil {

@@ -106,7 +106,7 @@ func (a *Audit) record(message []byte) *call {
 	switch name = strings.ToLower(name); name {
 	case "evalsha", "eval":
 		return &call{command: message}
-	case "hello", "auth", "select", "client", "ping", "time", "info", "script", "cluster", "asking":
+	case "hello", "auth", "select", "client", "ping", "time", "info", "script", "cluster", "asking", "get":
 	default:
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -62,7 +62,7 @@ type override struct {
 
 // weightOf returns how much a budget counts against the bound: 1, and 1 more for every 64 events that
 // its log has room for. The label of a ban counts, too.
-func weightOf(s algorithms.State, label *banLabel) int64 { return 1 + s.Log.Cap()/64 + label.weight() }
+func weightOf(log *algorithms.Log, label *banLabel) int64 { return 1 + log.Cap()/64 + label.weight() }
 
 func (s *shard) init() { s.earliest.Store(math.MaxInt64) }
 
@@ -76,7 +76,7 @@ func (s *shard) loadLocked(name keyhash.Hash) stored {
 	state := algorithms.State{A: b.a, B: b.b, C: b.c, D: b.d, Log: s.logs[name]}
 	label := s.banLabels[name]
 	return stored{
-		exists: true, zoneNumber: b.zoneNumber, state: state, label: label, expires: b.expires, weight: weightOf(state, label),
+		exists: true, zoneNumber: b.zoneNumber, state: state, label: label, expires: b.expires, weight: weightOf(state.Log, label),
 	}
 }
 
@@ -120,7 +120,7 @@ func (s *shard) sweepLocked(now algorithms.Micros, dropped func(zoneNumber uint3
 			earliest = min(earliest, b.expires)
 			return false
 		}
-		s.forgetLocked(b.name, dropped)
+		s.forgetLocked(b, dropped)
 		return true
 	})
 	for key, o := range s.overrides {
@@ -137,17 +137,16 @@ func (s *shard) sweepLocked(now algorithms.Micros, dropped func(zoneNumber uint3
 // nothing.
 func (s *shard) dropLocked(name keyhash.Hash, dropped func(zoneNumber uint32, weight int64)) {
 	if place, exists := s.budgets.find(name); exists {
-		s.forgetLocked(name, dropped)
+		s.forgetLocked(&s.budgets.places[place], dropped)
 		s.budgets.remove(place)
 	}
 }
 
 // forgetLocked calls dropped for a budget, and drops its log and its label.
-func (s *shard) forgetLocked(name keyhash.Hash, dropped func(zoneNumber uint32, weight int64)) {
-	c := s.loadLocked(name)
-	dropped(c.zoneNumber, c.weight)
-	delete(s.banLabels, name)
-	s.setLogLocked(name, nil)
+func (s *shard) forgetLocked(b *budget, dropped func(zoneNumber uint32, weight int64)) {
+	dropped(b.zoneNumber, weightOf(s.logs[b.name], s.banLabels[b.name]))
+	delete(s.banLabels, b.name)
+	s.setLogLocked(b.name, nil)
 }
 
 // overrideTextLocked returns the text of a key's override. The text is empty if there is none.

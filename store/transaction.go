@@ -398,7 +398,7 @@ func (tx *transaction) reclaim(zone *zoneUsage) bool {
 
 // save saves an entry in its shard until it expires, and counts its weight.
 func (tx *transaction) save(e *entry, expires algorithms.Micros) {
-	if delta := weightOf(e.state, e.label) - e.weight; delta != 0 && e.zone != nil {
+	if delta := weightOf(e.state.Log, e.label) - e.weight; delta != 0 && e.zone != nil {
 		e.zoneNumber = e.zone.number
 		e.zone.weight.Add(delta)
 		tx.shared.weight.Add(delta)

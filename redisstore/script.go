@@ -252,18 +252,22 @@ func (r repeatable) eval(ctx context.Context, conns *connections) error {
 	return err
 }
 
-func (r repeatable) run(ctx context.Context, conns *connections, load bool) (err error) {
+func (r repeatable) run(ctx context.Context, conns *connections, load bool) error {
 	pipeline := conns.Pipeline()
+	r.queue(ctx, pipeline, load)
+	_, err := pipeline.Exec(ctx) // the first error of its commands
+	return nodes.AsRedirect(err)
+}
+
+// queue adds the call to a pipeline. If load is true, it first adds the loading of the script.
+func (r repeatable) queue(ctx context.Context, pipeline redis.Pipeliner, load bool) *redis.Cmd {
 	if load {
-		loaded := pipeline.ScriptLoad(ctx, r.script)
-		defer func() { err = cmp.Or(loaded.Err(), err) }()
+		pipeline.ScriptLoad(ctx, r.script)
 	}
 	if r.asking {
 		_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
 	}
-	done := redis.NewScript(r.script).EvalSha(ctx, pipeline, r.keys, r.args...)
-	_, err = pipeline.Exec(ctx)
-	return nodes.AsRedirect(cmp.Or(done.Err(), err))
+	return redis.NewScript(r.script).EvalSha(ctx, pipeline, r.keys, r.args...)
 }
 
 // probe.lua runs every command of the scripts; see [Store.Check].

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 
@@ -36,16 +35,13 @@ func (n *node) findSharing() {
 	conns := n.acquire()
 	defer n.release(conns)
 	pipeline := conns.Pipeline()
-	pipeline.ScriptLoad(ctx, sharedProbe)
-	done := redis.NewScript(sharedProbe).EvalSha(ctx, pipeline, nil, keys...)
-	first, second := pipeline.Get(ctx, keys[0].(string)), pipeline.Get(ctx, keys[1].(string))
-	_, _ = pipeline.Exec(ctx)
-	err := done.Err()
-	denied := deniesSharing(err)
-	if err == nil {
-		if err = cmp.Or(first.Err(), second.Err()); errors.Is(err, redis.Nil) {
-			denied, err = true, errors.New("the script wrote to another place")
-		}
+	done := repeatable{script: sharedProbe, args: keys}.queue(ctx, pipeline, true)
+	pipeline.Get(ctx, keys[0].(string))
+	pipeline.Get(ctx, keys[1].(string))
+	_, err := pipeline.Exec(ctx) // the first error of its commands
+	denied := deniesSharing(done.Err())
+	if errors.Is(err, redis.Nil) {
+		denied, err = true, errors.New("the script wrote to another place")
 	}
 	if denied = n.sharing.Tried(err == nil, denied); denied && n.hooks.SharingDenied != nil {
 		n.hooks.SharingDenied(n.options.Address, err)

@@ -131,9 +131,6 @@ func (s *Store) split(b *batch) {
 		m := of(s.hashSlotOf("", op.name), s.sharing == nil)
 		m.slotsOps = append(m.slotsOps, op)
 	}
-	if s.sharing != nil && len(b.messages) > 1 && s.sharing.NeedsTry() {
-		go s.trySharing()
-	}
 }
 
 // hashSlotOf returns the hash slot of a name of slots, or else of a key. Without a cluster it is always 0.

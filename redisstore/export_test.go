@@ -119,7 +119,7 @@ func SharesAs(first, then bool) bool {
 // SendSeparately sends a script call for each take, all in one round trip as in a cluster, and
 // returns their errors.
 func SendSeparately(s *Store, requests [][]store.ZoneRequest) (errs []error) {
-	s.sharing = sharing.New(true)
+	s.sharing = sharing.New(true, nil)
 	defer func() { s.sharing = nil }()
 	b := newBatch()
 	for _, r := range requests {

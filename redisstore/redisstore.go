@@ -45,8 +45,7 @@ type Store struct {
 	lastScript     *redis.Script
 	lastReading    clockReading
 
-	sharing    *sharing.Sharing // nil without a cluster
-	trySharing func()           // finds out whether the node runs shared script calls
+	sharing *sharing.Sharing // nil without a cluster
 
 	queue      queue     // which keys.mu guards
 	endedCalls sync.Pool // of *pendingCall

@@ -72,7 +72,7 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	o.Address = address
 	newClient, _ := o.clientFunc() // NewCluster has checked these options
 	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.keys)}
-	n.sharing, n.trySharing = sharing.New(o.DeclareKeys), n.findSharing
+	n.sharing = sharing.New(o.DeclareKeys, n.findSharing)
 	n.breaker = store.NewBreaker(n, func(failure error) {
 		n.noteHealth(failure)
 		n.sharing.Forget() // another server may reply next

@@ -1,4 +1,4 @@
-// Package sharing knows which hash slots of a node of a cluster share a script call. It never sends one.
+// Package sharing knows which hash slots of a node of a cluster share a script call.
 //
 // KEYS can have one hash slot only, so the keys of a shared call are among its arguments. Redis runs such a script, but some
 // servers deny it. Then each hash slot has its own call, which costs a node several times as much.
@@ -18,7 +18,8 @@ const pause = time.Second
 
 // Sharing says which hash slots of a node share script calls. Its methods are safe for concurrent use.
 type Sharing struct {
-	never bool // no shared script call may be made
+	never bool   // no shared script call may be made
+	try   func() // finds out whether the node runs shared script calls, and calls Tried
 
 	mu      sync.Mutex
 	allowed bool // the node runs shared script calls
@@ -29,19 +30,10 @@ type Sharing struct {
 	pauses  map[int]time.Time // the ends of the pauses, by hash slot
 }
 
-// New returns a Sharing that knows nothing. If never is true, no shared script call may be made.
-func New(never bool) *Sharing { return &Sharing{never: never, pauses: make(map[int]time.Time)} }
-
-// NeedsTry reports whether it is time to find out whether the node runs shared script calls. The caller then does so, and
-// calls Tried.
-func (s *Sharing) NeedsTry() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.never || s.allowed || s.denied || s.trying || time.Since(s.lastTry) < pause {
-		return false
-	}
-	s.trying, s.lastTry = true, time.Now()
-	return true
+// New returns a Sharing that knows nothing. If never is true, no shared script call may be made. Otherwise try finds out
+// whether the node runs them, and calls Tried.
+func New(never bool, try func()) *Sharing {
+	return &Sharing{never: never, try: try, pauses: make(map[int]time.Time)}
 }
 
 // maxVain is how many tries in a row may show neither. Then the node counts as one that denies shared script calls.
@@ -72,10 +64,15 @@ func (s *Sharing) Denied() bool {
 	return s.never || s.denied
 }
 
-// Shares reports whether a hash slot shares a script call with others now.
+// Shares reports whether a hash slot shares a script call with others now. While it is unknown whether the node runs such
+// calls, Shares begins a try each second.
 func (s *Sharing) Shares(hashSlot int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.never && !s.allowed && !s.denied && !s.trying && now.Sub(s.lastTry) >= pause {
+		s.trying, s.lastTry = true, now
+		go s.try()
+	}
 	end, pauses := s.pauses[hashSlot]
 	if pauses && !now.Before(end) {
 		delete(s.pauses, hashSlot)

@@ -8,7 +8,8 @@ import (
 
 func TestSharing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(false)
+		tries := 0
+		s := New(false, func() { tries++ })
 		check := func(what string, got, want bool) {
 			t.Helper()
 			if got != want {
@@ -16,8 +17,14 @@ func TestSharing(t *testing.T) {
 			}
 		}
 		shares := func(hashSlot int) bool { return s.Shares(hashSlot, time.Now()) }
-		check("a try is needed", s.NeedsTry(), true)
-		check("another one meanwhile", s.NeedsTry(), false)
+		begins := func() bool {
+			before := tries
+			shares(3)
+			synctest.Wait()
+			return tries > before
+		}
+		check("a try begins", begins(), true)
+		check("another one meanwhile", begins(), false)
 		check("it is denied", s.Tried(true, false), false)
 		check("a hash slot shares", shares(1), true)
 		s.Pause(1)
@@ -28,15 +35,15 @@ func TestSharing(t *testing.T) {
 		s.Forget()
 		check("it shares without a try", shares(1), false)
 		for n := range maxVain {
-			check("a try is needed", s.NeedsTry(), true)
+			check("a try begins", begins(), true)
 			check("it is denied", s.Tried(false, false), n == maxVain-1)
-			check("the next try is needed at once", s.NeedsTry(), false)
+			check("the next try begins at once", begins(), false)
 			time.Sleep(pause)
 		}
-		check("a try is needed after many in vain", s.NeedsTry(), false)
+		check("a try begins after many in vain", begins(), false)
 		check("it counts as denied", s.Denied(), true)
 		s.Forget()
-		check("a try is needed when all is forgotten", s.NeedsTry(), true)
-		check("none is needed if none may share", New(true).NeedsTry(), false)
+		check("a try begins when all is forgotten", begins(), true)
+		check("it shares if none may", New(true, nil).Shares(1, time.Now()), false)
 	})
 }

@@ -60,7 +60,7 @@ func (s *stage) planned(before int) time.Duration {
 
 // grow measures the memory that keys take and the latency that they cost.
 func (b *bench) grow(g *growth) error {
-	caddy, err := startCaddy(b.programs[g.program], b.dir, func(addr string) string { return g.caddyfile(addr, nil, "") })
+	caddy, err := startCaddy(b.programs[g.program], b.dir, false, func(addr string) string { return g.caddyfile(addr, nil, "") })
 	if err != nil {
 		return err
 	}

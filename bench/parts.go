@@ -15,6 +15,7 @@ type part struct {
 	rounds      int
 	turn        time.Duration
 	timeout     string // of Redis; empty is the default
+	halved      bool   // Caddy gets half of the processors; see startCaddy
 	setups      []*setup
 }
 
@@ -88,19 +89,20 @@ func plans() string {
 func parts() []*part {
 	all := []*part{
 		{
-			name: "memory", title: "Budgets in memory, 64 connections", connections: 64, rounds: 12, turn: short,
+			name: "memory", title: "Budgets in memory, 64 connections", connections: 64, rounds: 12, turn: short, halved: true,
 			setups: []*setup{
 				{name: bare, program: references},
+				{name: "bare Caddy, status 429", program: references, respond: "respond 429\n", status: http.StatusTooManyRequests},
 				{name: "memory", reference: bare, directive: zone(bucket)},
 				{name: "memory, one key", reference: "memory", directive: zone(bucket), keys: 1},
-				{name: "memory, denied", reference: bare, directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
+				{name: "memory, denied", reference: "bare Caddy, status 429", directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
 				{name: "calendar", reference: "memory", directive: zone(monthly)},
 				{name: "notify", reference: "calendar", directive: zone(monthly, "notify 80%\n")},
 				{name: "sum as cost", reference: "memory", directive: zone(bucket, "cost 2*{header.X-Plan} + 1\n")},
 			},
 		},
 		{
-			name: "bodies", title: "Bodies, budgets in memory, 64 connections", connections: 64, rounds: 8, turn: short,
+			name: "bodies", title: "Bodies, budgets in memory, 64 connections", connections: 64, rounds: 8, turn: short, halved: true,
 			setups: []*setup{
 				{name: "header, JSON body", directive: zone(bucket), body: jsonLogin},
 				{

@@ -28,7 +28,7 @@ func rows() []row {
 		{"memory, mholt/caddy-ratelimit: requests/s", "bare Caddy", ratio("memory/"+mholt, "memory/"+bare)},
 		{"memory: processor time in Caddy", "bare Caddy", added(inCaddy, "memory/memory", "memory/"+bare)},
 		{"memory: processor time in Caddy", "bare Caddy", timeRatio("memory/memory", "memory/"+bare)},
-		{"memory, one key denied: requests/s", "bare Caddy", ratio("memory/memory, denied", "memory/"+bare)},
+		{"memory, one key denied: requests/s", "`respond 429`", ratio("memory/memory, denied", "memory/bare Caddy, status 429")},
 		{"memory, one key: requests/s", "100,000 keys", ratio("memory/memory, one key", "memory/memory")},
 		{"`calendar`: processor time in Caddy", "`token_bucket`", added(inCaddy, "memory/calendar", "memory/memory")},
 		{"`notify`: processor time in Caddy", "without the option", added(inCaddy, "memory/notify", "memory/calendar")},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -75,7 +76,12 @@ func freeAddr() (string, error) {
 	return "", errors.New("no port is free")
 }
 
-func startCaddy(program, dir string, config func(addr string) string, env ...string) (*server, error) {
+// startCaddy starts a Caddy with a configuration. A halved one uses half of the processors. So it is the bottleneck, not the
+// load generator: a Caddy that waits for requests spends processor time on looking for work, which hides what a handler costs.
+func startCaddy(program, dir string, halved bool, config func(addr string) string, env ...string) (*server, error) {
+	if halved {
+		env = append(env, fmt.Sprint("GOMAXPROCS=", max(runtime.NumCPU()/2, 1)))
+	}
 	args := func(addr string) ([]string, error) {
 		file := filepath.Join(dir, "Caddyfile-"+addr)
 		return []string{"run", "--adapter", "caddyfile", "--config", file}, os.WriteFile(file, []byte(config(addr)), 0o600)

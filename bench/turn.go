@@ -53,7 +53,7 @@ func (r *running) start(b *bench, p *part) (err error) {
 		addrs[0] = r.relay.Addr
 	}
 	config := func(addr string) string { return r.caddyfile(addr, addrs, p.timeout) }
-	r.caddy, err = startCaddy(b.programs[r.program], b.dir, config, "BENCH_REDIS="+strings.Join(addrs, ","))
+	r.caddy, err = startCaddy(b.programs[r.program], b.dir, p.halved, config, "BENCH_REDIS="+strings.Join(addrs, ","))
 	if err != nil {
 		return err
 	}

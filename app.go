@@ -11,6 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	_ "github.com/caddy-rate-limit/caddy-rate-limit/internal/budgets" // the handler rate_limit_budget
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
@@ -47,6 +49,7 @@ type App struct {
 	memoryZones     int                    // the number of zone names with budgets in memory
 	sweepEvery      time.Duration          // the shortest sweep_interval of the handlers; 0: the default
 	unsure          []unsurePlaceholder    // to be looked for in the routes
+	needed          []string               // names of zones that handlers of budgets need
 	zonesByName     map[string][]*liveZone // usually one zone per name
 	denials         *denials.Log
 	events          *denials.Events
@@ -125,6 +128,11 @@ func (a *App) Validate() error {
 // Start begins to sweep the stores in memory, and to check every Redis once. It also begins to keep the counts of the
 // last hour. All of this ends with the configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
+	for _, name := range a.needed {
+		if len(a.zonesByName[name]) == 0 {
+			return fmt.Errorf("rate_limit_budget: %w", a.forAdmin().UnknownZone(name))
+		}
+	}
 	a.warnOfUnusedZones()
 	a.warnOfRoutes()
 	if len(a.countedZones()) > 0 {
@@ -204,6 +212,17 @@ func (a *App) reportFailure(err error) {
 	} else if n := a.shedThrottle.Due(interval); n > 0 {
 		a.logger.Error("requests were shed", zap.Error(err), zap.Int64("requests", n))
 	}
+}
+
+// NeedZone has the start of the app fail if no handler has a zone of this name.
+func (a *App) NeedZone(name string) { a.needed = append(a.needed, name) }
+
+// ZonesNamed returns the zones of a name. It is called when all handlers are provisioned.
+func (a *App) ZonesNamed(name string) (zones []*admin.Zone) {
+	for _, z := range a.zonesByName[name] {
+		zones = append(zones, z.forAdmin())
+	}
+	return zones
 }
 
 // Simulate has the handlers that are provisioned later keep their budgets in memory, without their Redis. It is for

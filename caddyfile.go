@@ -118,6 +118,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			}
 //			max_body     <bytes> [pass]         # of a request body that the zone reads; default 64KiB
 //			body_timeout <duration>             # for the whole body; default 5s
+//			headers off                         # hide the budgets of the zone from clients
 //			status <code>                       # of denied requests; default 429
 //		}
 //

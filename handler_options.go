@@ -131,13 +131,6 @@ func checkStore(name string, hasRedis bool) error {
 	return nil
 }
 
-func checkStoreName(name string) error {
-	if name != "memory" && name != "redis" {
-		return options.Must("must be memory or redis, not %q", name)
-	}
-	return nil
-}
-
 // ignored returns an option that has no effect, whatever it holds.
 func ignored(name string, field *any) options.Option {
 	return options.Made(name, "", field, func(d *caddyfile.Dispenser) (any, error) {
@@ -150,7 +143,7 @@ func ignored(name string, field *any) options.Option {
 func (o *Options) blockOptions() []options.Option {
 	return []options.Option{
 		options.Made("redis", "127.0.0.1:6379", &o.Redis, unmarshalRedis, (*Redis).check),
-		options.Single("store", "redis", &o.Store, options.Text, checkStoreName),
+		options.Single("store", "redis", &o.Store, options.Text, options.OneOf("memory", "redis")),
 		options.Made("on_store_error", "local", &o.OnStoreError, options.Words, checkOnStoreError),
 		options.List("headers", "draft x_ratelimit", &o.Headers, options.Text, checkHeaders),
 		options.OnOff("problem_json", &o.ProblemJSON),

@@ -71,14 +71,6 @@ func (c *Zone) keyTemplates() (templates []keys.Template) {
 	return templates
 }
 
-// checkKeyCase checks the value of the option key_case.
-func checkKeyCase(keyCase string) error {
-	if keyCase != "lower" {
-		return options.Must("takes lower, not %.100q", keyCase)
-	}
-	return nil
-}
-
 // foldsKeys reports whether texts that differ only in their case are the same key.
 func (c *Zone) foldsKeys() bool { return c.KeyCase == "lower" }
 

@@ -26,6 +26,7 @@ var mistakeBlocks = map[string]string{
 // mistakes are lines of a block whose last one is wrong, with the error. A semicolon ends a line.
 var mistakes = []struct{ block, lines, want string }{
 	{"zone", "ban 1h after 2 after 3", `ban takes a duration, and after, max and scope at most once and with a value each, not "1h after 2 after 3": write for example ban 1h after 5 max 24h`},
+	{"zone", "headers draft", `headers must be off, not "draft": write for example headers off`},
 	{"zone", "ban 1ns", "ban must be a whole number of microseconds, not 1ns: write for example ban 1h after 5"},
 	{"zone", "ban 1h max 59m", "ban: max must be from 1h, the duration, to 625499h56m53.685248s, not 59m: write the longest ban"},
 	{"zone", "ban 1h scope site", `scope must be zone for the requests of the zone, or handler for all requests of the handler, not "site": write for example scope handler`},

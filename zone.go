@@ -131,6 +131,10 @@ type Zone struct {
 	// is denied with status 408, unless max_body has pass (default 5s).
 	BodyTimeout caddy.Duration `json:"body_timeout,omitempty" zero:"5s"`
 
+	// "off" hides the budgets of the zone from clients: RateLimit and other header fields, and problem documents, don't
+	// show its limits. Retry-After stays (default: what headers of the handler says).
+	Headers string `json:"headers,omitempty"`
+
 	// The status of denied requests, 400 to 599. Denied gRPC calls get status 200 and a status of
 	// gRPC instead (default 429).
 	Status int `json:"status,omitempty" zero:"429"`
@@ -157,7 +161,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &limiter.Zone{
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
-		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
+		Enforce: 100, Notify: c.Notify, Hidden: c.Headers == "off", Logger: h.Logger,
 		Metrics: telemetry.ZoneMetrics{
 			Name: name, Disabled: !h.CountsRequests,
 			HasSlots: c.Concurrency > 0, HasDelay: c.Delay != nil, HasBan: c.Ban != nil, HasSettle: c.Settle != nil,

@@ -53,7 +53,7 @@ func (c *Zone) settings() []zoneSetting {
 			inMholt: true, identifies: true, shown: true,
 			Option: options.Single("ipv6_prefix", "64", &c.IPv6Prefix, options.SmallInteger, options.Within(0, 128)),
 		},
-		{identifies: true, shown: true, Option: options.Single("key_case", "lower", &c.KeyCase, options.Text, checkKeyCase)},
+		{identifies: true, shown: true, Option: options.Single("key_case", "lower", &c.KeyCase, options.Text, options.OneOf("lower"))},
 		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, checkCost)},
 		{
 			identifies: true, shown: true, needsLimits: true,
@@ -108,6 +108,7 @@ func (c *Zone) settings() []zoneSetting {
 		},
 		{Option: options.Made("max_body", "64KiB", &c.MaxBody, unmarshalMaxBody, checkMaxBody)},
 		{Option: options.Single("body_timeout", "5s", &c.BodyTimeout, options.Duration, options.AtLeast(time.Millisecond))},
+		{Option: options.Single("headers", "off", &c.Headers, options.Text, options.OneOf("off"))},
 		{Option: options.Single("status", "429", &c.Status, options.SmallInteger, options.Within(400, 599))},
 		{field: "max_events", inMholt: true, Option: options.Single("events", "10", &c.MaxEvents, options.Integer, checkEvents)},
 		{inMholt: true, Option: options.Single("window", "1m", &c.Window, options.Duration, checkWindow)},

@@ -67,7 +67,7 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 	}
 	if a.zone != "" {
 		if a.zones = a.Configuration.Zones[a.zone]; len(a.zones) == 0 {
-			return a.Configuration.unknownZone(a.zone)
+			return a.Configuration.UnknownZone(a.zone)
 		}
 	}
 	if a.hasKey {
@@ -101,8 +101,8 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 // maxNamed is how many zones an error names.
 const maxNamed = 20
 
-// unknownZone returns an error that names the zones that exist.
-func (c *Configuration) unknownZone(name string) error {
+// UnknownZone returns an error that names the zones that exist.
+func (c *Configuration) UnknownZone(name string) error {
 	names, meant, more := slices.Sorted(maps.Keys(c.Zones)), "", ""
 	if len(names) == 0 {
 		return Error(http.StatusNotFound, "there is no zone %q, and no other one", name)

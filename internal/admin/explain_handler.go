@@ -305,7 +305,7 @@ func (e *handlerExplanation) describeOutcome(entry *limiter.Entry, v *adminapi.E
 		if d.NotAsked {
 			continue
 		}
-		l := newLimitView(entry.ZoneRequest, i)
+		l := NewLimitView(entry.ZoneRequest, i)
 		l.RetryAfter = secondsUntil(max(d.RetryAfter, d.Wait)) // one of them is 0
 		v.Limits = append(v.Limits, l)
 	}

@@ -189,7 +189,7 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 	for _, set := range sets {
 		for _, l := range distinctLimits([]limiter.NamedSet{set}, alternative) {
 			j := indexOfLimit(r.Limits, l)
-			view := newLimitView(r, j)
+			view := NewLimitView(r, j)
 			if set.Option == "plan" {
 				view.Plan = &set.Value
 			}
@@ -206,8 +206,8 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 	return b
 }
 
-// newLimitView returns the view of a limit of a peek.
-func newLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
+// NewLimitView returns the view of a limit of a peek.
+func NewLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 	l, d := r.GrantedLimit(limit), r.Outcome.Decisions[limit]
 	v := adminapi.Limit{
 		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),

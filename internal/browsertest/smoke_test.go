@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -141,3 +142,16 @@ const contrastScript = `(() => {
 	}
 	return seen;
 })()`
+
+// The page in docs/clients.md shows clients their quota, and its looks cost nothing.
+func TestQuotaPage(t *testing.T) {
+	text, err := os.ReadFile("../../docs/clients.md")
+	must(t, err)
+	_, caddyfile, _ := strings.Cut(string(text), "# A quota that clients can read.\n:8080 ")
+	caddyfile, _, _ = strings.Cut(caddyfile, "```")
+	c := startCaddy(t, "{$SITE} "+caddyfile)
+	for _, left := range []int{1000, 999} {
+		open(t, "http://"+c.site+"/quota", desktop).wait("left.textContent === '%d of 1000 requests are left.'", left)
+		c.get(t, "/api/orders")
+	}
+}

@@ -40,6 +40,16 @@ func TestHeaderForms(t *testing.T) {
 		r := c.Get(t, "/")
 		r.Want(t, 429, "Retry-After", "5400", "RateLimit", "", "X-RateLimit-Remaining", "", "RateLimit-Remaining", "")
 	})
+	t.Run("off for a zone", func(t *testing.T) {
+		hidden := "zone quota {\n fixed_window 9 1h\n}\nzone hidden {\n fixed_window 1 1h\n headers off\n}\nheaders draft x_ratelimit\nproblem_json"
+		c.Reload(t, caddytest.Site(hidden))
+		c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"quota";q=9;w=3600`, "RateLimit", `"quota";r=8;t=3600`, "X-RateLimit-Remaining", "8")
+		r := c.Get(t, "/")
+		r.Want(t, 429, "RateLimit-Policy", `"quota";q=9;w=3600`, "RateLimit", `"quota";r=8`, "X-RateLimit-Remaining", "8", "Retry-After", "3600")
+		if body := r.Text; !strings.Contains(body, `"retry-after":3600`) && !strings.Contains(body, `"reason":"limit"`) || strings.Contains(body, "hidden") {
+			t.Errorf("problem document %s", body)
+		}
+	})
 	t.Run("jitter only adds", func(t *testing.T) {
 		c.Reload(t, caddytest.Site("zone jitter {\n fixed_window 1 1h\n}\njitter 0.5"))
 		c.Get(t, "/")

@@ -80,7 +80,7 @@ func (state *State) LongestDenial() (denying *Entry, wait algorithms.Micros) {
 func (state *State) violatedPolicies() (policies []string) {
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		if e.Shadow {
+		if e.isHidden() {
 			continue
 		}
 		before := len(policies)

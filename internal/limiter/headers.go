@@ -64,7 +64,7 @@ func (state *State) setDraftFields(h http.Header) {
 	items := room[:0]
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		if e.Shadow {
+		if e.isHidden() {
 			continue
 		}
 		own := e.LimitSet.policyItems
@@ -147,13 +147,15 @@ func (state *State) setFamilies(h http.Header, families []httpfields.Family) {
 	}
 }
 
-// tightestLimit returns the decision of the limit nearest to exhaustion, of all zones except
-// shadows, and how much this limit grants at once. Slots count as a limit. If no limit was
+// isHidden reports whether clients don't see the budgets of the entry.
+func (e *Entry) isHidden() bool { return e.Shadow || e.Zone.Hidden }
+
+// tightestLimit returns the decision of the limit nearest to exhaustion, of all zones that clients see, and how much this limit grants at once. Slots count as a limit. If no limit was
 // asked, the decision is NotAsked.
 func (state *State) tightestLimit() (tightest algorithms.Decision, quota int64) {
 	tightest.NotAsked = true
 	for i := range state.Entries {
-		if e := &state.Entries[i]; !e.Shadow {
+		if e := &state.Entries[i]; !e.isHidden() {
 			if d, q := e.tightestOf(len(e.Limits) + 1); isTighter(d, tightest) {
 				tightest, quota = d, q
 			}

@@ -57,6 +57,7 @@ type Zone struct {
 	// For operators and clients.
 	Notify     []int64 // the shares of calendars that are reported, in percent
 	Status     int     // of responses to denied requests
+	Hidden     bool    // clients don't see the budgets in header fields and problem documents
 	Metrics    telemetry.ZoneMetrics
 	DeniedKeys *denials.TopKeys // of all zones with this name
 	HashSecret string           // as in the limiter

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -233,6 +234,16 @@ func Above0[T int64 | float64](v T) error {
 		return Must("must be above 0, not %v", v)
 	}
 	return nil
+}
+
+// OneOf returns a check that a text is one of these words.
+func OneOf(words ...string) func(string) error {
+	return func(text string) error {
+		if !slices.Contains(words, text) {
+			return Must("must be %s, not %.100q", strings.Join(words, " or "), text)
+		}
+		return nil
+	}
 }
 
 // AtLeast returns a check whether a duration is long enough.

@@ -1,4 +1,4 @@
-// Package sharing knows which hash slots of a node of a cluster share a script call.
+// Package sharing knows which hash slots of a node of a cluster share a script call. It never makes one.
 //
 // KEYS can have one hash slot only, so the keys of a shared call are among its arguments. Redis runs such a script, but some
 // servers deny it. Then each hash slot has its own call, which costs a node several times as much.

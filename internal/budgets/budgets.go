@@ -1,0 +1,174 @@
+// Package budgets is the handler rate_limit_budget, which tells clients their own budgets. It never charges them.
+package budgets
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+)
+
+func init() {
+	caddy.RegisterModule(Handler{})
+	httpcaddyfile.RegisterHandlerDirective("rate_limit_budget", parse)
+	httpcaddyfile.RegisterDirectiveOrder("rate_limit_budget", httpcaddyfile.Before, "invoke") // behind authentication
+}
+
+// Handler answers GET and HEAD with the budgets that the client of the request has. It charges nothing and shows no key. It
+// makes the key of each zone from the request, also if the zone doesn't match the request, or exempts it. It leaves out zones
+// whose key lacks a value or comes from a body, and zones in shadow mode.
+type Handler struct {
+	// The names of the zones, which can be of any site, or shared (default: the zones of all rate_limit handlers that the
+	// request has passed, except those with headers off).
+	Zones []string `json:"zones,omitempty"`
+
+	app source
+}
+
+// source is the app rate_limit.
+type source interface {
+	// NeedZone has the start of the app fail if there is no zone of this name.
+	NeedZone(name string)
+	// ZonesNamed returns the zones of this name. Those with one identity share their budgets.
+	ZonesNamed(name string) []*admin.Zone
+}
+
+// Answer is the body of a response.
+type Answer struct {
+	Budgets []Zone `json:"budgets"`
+}
+
+// Zone has the budgets of the client in a zone.
+type Zone struct {
+	Zone        string                `json:"zone"`
+	Limits      []Limit               `json:"limits"`
+	Concurrency *adminapi.Concurrency `json:"concurrency,omitempty"`
+	Ban         *adminapi.Ban         `json:"ban,omitempty"` // nil unless the client is banned
+}
+
+// Limit is the budget of a limit.
+type Limit struct {
+	Quota int64 `json:"quota"` // the most events that can be taken at once
+	adminapi.Limit
+}
+
+// CaddyModule returns the Caddy module information.
+func (Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.rate_limit_budget",
+		New: func() caddy.Module { return new(Handler) },
+	}
+}
+
+// parse reads the directive:
+//
+//	rate_limit_budget [<matcher>] [<zone>...]
+func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	h.Next()
+	handler := &Handler{Zones: h.RemainingArgs()}
+	if h.NextBlock(0) {
+		return nil, h.Err("rate_limit_budget takes no block: write only names of zones")
+	}
+	return handler, nil
+}
+
+// Provision finds the app. All zones are known when the app starts.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	app, err := ctx.App("rate_limit")
+	if err != nil {
+		return err
+	}
+	h.app = app.(source)
+	for _, name := range h.Zones {
+		h.app.NeedZone(name)
+	}
+	return nil
+}
+
+// ServeHTTP implements [caddyhttp.MiddlewareHandler].
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		return caddyhttp.Error(http.StatusMethodNotAllowed, errors.New("rate_limit_budget answers only GET and HEAD"))
+	}
+	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	answer := Answer{Budgets: []Zone{}}
+	for _, part := range h.parts(repl) {
+		entries, err := part.limiter.PeekOwn(r, repl, part.zones)
+		if err != nil {
+			httpfields.SetRetryAfter(w.Header(), limiter.OutageRetryAfter)
+			return caddyhttp.Error(http.StatusServiceUnavailable, err)
+		}
+		for i := range entries {
+			answer.Budgets = append(answer.Budgets, view(&entries[i]))
+		}
+	}
+	body, err := options.ReadableJSON(answer)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store") // each client has another answer
+	_, _ = w.Write(append(body, '\n'))          // an error means that the client has left
+	return nil
+}
+
+// part is a limiter with the zones of it that are asked.
+type part struct {
+	limiter *limiter.Limiter
+	zones   []*limiter.Zone
+}
+
+// parts returns the zones by the limiters that decide them.
+func (h *Handler) parts(repl *caddy.Replacer) (all []part) {
+	if len(h.Zones) == 0 {
+		for _, l := range limiter.PassedLimiters(repl) {
+			shown := part{limiter: l}
+			for _, z := range l.Zones {
+				if !z.Hidden {
+					shown.zones = append(shown.zones, z)
+				}
+			}
+			all = append(all, shown)
+		}
+	}
+	for _, name := range h.Zones {
+		seen := make(map[limiter.Identity]bool)
+		for _, z := range h.app.ZonesNamed(name) {
+			if !seen[z.Identity] {
+				seen[z.Identity] = true
+				all = append(all, part{z.Limiter, []*limiter.Zone{z.Zone}})
+			}
+		}
+	}
+	return all
+}
+
+// view returns the budgets of a peek as clients see them.
+func view(e *limiter.Entry) Zone {
+	v := Zone{Zone: e.Zone.Name, Limits: []Limit{}}
+	for i := range e.Limits {
+		v.Limits = append(v.Limits, Limit{Quota: e.GrantedLimit(i).Burst, Limit: admin.NewLimitView(e.ZoneRequest, i)})
+	}
+	if e.Slots != nil {
+		v.Concurrency = &adminapi.Concurrency{Limit: e.GrantedSlots(), InUse: e.Outcome.Slots.InFlight}
+	}
+	if e.Outcome.Ban.Stands {
+		v.Ban = &adminapi.Ban{Banned: true, Ends: float64(e.Outcome.Ban.EndsAfter) / 1e6}
+	}
+	return v
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+)

@@ -208,7 +208,7 @@ func (r *replay) playOperation(p *parsedCall, o *wiretest.Operation, reply *wire
 	for _, name := range names {
 		r.dropExpired(name, p.at)
 	}
-	m := execution{at: p.at, head: p.head, doubtful: r.spreadDoubt(names, p.at)}
+	m := execution{at: p.at, head: p.head, keys: p.keys, doubtful: r.spreadDoubt(names, p.at)}
 	var err error
 	switch {
 	case o.Take != nil:

@@ -153,7 +153,7 @@ func (r *replay) playChange(p *parsedCall) error {
 		if argument(1) != "" {
 			v := r.valueAt(name)
 			if v.text = argument(1); number(2) > 0 {
-				v.expires, v.edge = p.at+number(2), r.expiryEdge()
+				v.expires, v.edge, v.late = p.at+number(2), r.expiryEdge(), r.lasted
 			}
 		}
 	default:

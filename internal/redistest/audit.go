@@ -50,7 +50,8 @@ type call struct {
 	process int               // the number of the Redis process
 	sentAt  algorithms.Micros // by the clock of this machine, which is also the clock of Redis
 	command []byte
-	reply   []byte // nil if Redis was killed before it answered
+	reply   []byte            // nil if Redis was killed before it answered
+	endedAt algorithms.Micros // when the relay had the reply
 	flushed bool
 	spoiled string // the name of the key, for a Spoil
 }

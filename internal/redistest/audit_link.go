@@ -142,7 +142,7 @@ func (l *link) replies() {
 		last = l.clientLeft && len(l.pending) == 0
 		l.mu.Unlock()
 		if p.call != nil {
-			p.call.reply = slices.Clone(message) // without spare room
+			p.call.reply, p.call.endedAt = slices.Clone(message), time.Now().UnixMicro() // without spare room
 			l.audit.note(p.call)
 		}
 		l.audit.sleepDelay()

@@ -15,7 +15,15 @@ import (
 type execution struct {
 	at       algorithms.Micros
 	head     wire.Head
-	doubtful bool // reports whether the values of the keys are unknown
+	keys     []string // of the message
+	doubtful bool     // reports whether the values of the keys are unknown
+}
+
+// failsWithOthers reports whether another operation of the message has a spoiled key among the names, too.
+func (m *execution) failsWithOthers(names []string, spoiled map[string]bool) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		return spoiled[name] && slices.Contains(m.keys[slices.Index(m.keys, name)+1:], name)
+	})
 }
 
 var errNotFailed = errors.New("the operation should have failed, because a key is spoiled")
@@ -145,7 +153,7 @@ func (r *replay) playChange(p *parsedCall) error {
 		if argument(1) != "" {
 			v := r.valueAt(name)
 			if v.text = argument(1); number(2) > 0 {
-				v.expires, v.edge = p.at+number(2), r.expiryEdge()
+				v.expires, v.edge, v.late = p.at+number(2), r.expiryEdge(), r.lasted
 			}
 		}
 	default:

@@ -30,6 +30,7 @@ type replay struct {
 	// charged is the number of events that were charged and not given back.
 	charged map[receipt]int64
 	took    algorithms.Micros // from when the relay sent the current call to its instant
+	lasted  algorithms.Micros // from this instant to when the relay had the reply
 }
 
 // receipt is the receipt of a charge to a budget.
@@ -124,7 +125,7 @@ func (r *replay) playProcess(calls []*parsedCall, running bool) {
 var notRun = []string{"NOSCRIPT", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
 
 func (r *replay) playCall(p *parsedCall) error {
-	r.took = p.at - p.sentAt
+	r.took, r.lasted = p.at-p.sentAt, p.endedAt-p.at
 	switch {
 	case p.flushed:
 		r.clearValues()
@@ -208,7 +209,7 @@ func (r *replay) playOperation(p *parsedCall, o *wiretest.Operation, reply *wire
 	for _, name := range names {
 		r.dropExpired(name, p.at)
 	}
-	m := execution{at: p.at, head: p.head, doubtful: r.spreadDoubt(names, p.at)}
+	m := execution{at: p.at, head: p.head, keys: p.keys, doubtful: r.spreadDoubt(names, p.at)}
 	var err error
 	switch {
 	case o.Take != nil:

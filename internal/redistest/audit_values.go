@@ -21,6 +21,8 @@ type value struct {
 	// expires is the instant at which Redis drops the key. It is 0 if this makes no difference.
 	expires algorithms.Micros
 	edge    algorithms.Micros // see expiryEdge
+	// late is how much later Redis may drop the key, because its process stood still before the script set the expiry.
+	late algorithms.Micros
 }
 
 // clockEdge is how much earlier or later than computed Redis may drop a key, because Redis counts in ms.
@@ -43,7 +45,7 @@ func (r *replay) valueAt(name string) *value {
 // updateExpiry sets expires after a change of a limit's state.
 func (r *replay) updateExpiry(v *value, l *algorithms.Limit) {
 	if v.expires = 0; l.KeptAfterReset() && v.state != (algorithms.State{}) {
-		v.expires, v.edge = l.Expires(&v.state), r.expiryEdge()
+		v.expires, v.edge, v.late = l.Expires(&v.state), r.expiryEdge(), r.lasted
 	}
 }
 
@@ -52,7 +54,7 @@ func (r *replay) dropExpired(name string, at algorithms.Micros) {
 	v := r.values[name]
 	switch {
 	case v == nil || v.expires == 0 || at < v.expires-v.edge:
-	case at > v.expires+r.expiryEdge():
+	case at > v.expires+v.late+r.expiryEdge():
 		delete(r.values, name)
 	case v.limit != nil:
 		r.addDoubt(name, at)

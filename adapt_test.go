@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -103,9 +104,7 @@ func FuzzCaddyfile(f *testing.F) {
 			return
 		}
 		first, err := json.Marshal(&h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		var again Handler
 		if err := caddy.StrictUnmarshalJSON(first, &again); err != nil {
 			t.Fatalf("%v in %s", err, first)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 )
 
@@ -66,9 +67,7 @@ func FuzzParseLimitText(f *testing.F) {
 			t.Fatalf("%q is read, but %v", text, err)
 		}
 		again, err := parseLimitText(limit.String())
-		if err != nil {
-			t.Fatalf("%v: %v", limit, err)
-		}
+		errtest.None(t, err, limit)
 		if second, err := again.compile(); err != nil || second.Fingerprint() != limit.Fingerprint() {
 			t.Fatalf("%q: %v, then %v (%v)", text, limit, second, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
@@ -146,9 +147,7 @@ func TestAdminReference(t *testing.T) {
 	var shown []adminapi.Zone
 	for _, text := range caddytest.Fences(t, file, "json") {
 		if strings.Contains(text, `"requests"`) {
-			if err := json.Unmarshal([]byte(text), &shown); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, json.Unmarshal([]byte(text), &shown))
 		}
 	}
 	if got := slices.Sorted(maps.Keys(shown[0].Requests)); !slices.Equal(got, slices.Sorted(slices.Values(telemetry.Outcomes()))) {

@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -170,9 +171,7 @@ func loadForLaw(t *testing.T, random *rand.Rand, config string) *explainLaw {
 		time.Sleep(time.Minute) // in virtual time
 	})
 	app, err := caddy.ActiveContext().AppIfConfigured("http")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	fails := random != nil && random.IntN(5) == 0
 	for _, h := range app.(*caddyhttp.App).Servers["a"].Routes[0].Handlers {
 		h := h.(*Handler)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -46,9 +47,7 @@ func TestExplainFactor0(t *testing.T) {
 	loadExplained(t)
 	for query, want := range map[string]string{"": "no_match", "?off=1": "unlimited", "?off=1&free=1": "exempt", "?free=1": "no_match"} {
 		x, err := (&admin.OperatorRequest{Ctx: t.Context(), Body: strings.Replace(explainedBody, "/x", "/x"+query, 1)}).Explain()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if z := x.(*adminapi.Explanation).Handlers[0].Zones[1]; z.Zone != "off" || z.Applies != want {
 			t.Errorf("/x%s: zone %s applies: %s, want %s", query, z.Zone, z.Applies, want)
 		}
@@ -61,9 +60,7 @@ func TestExplainGivesMemoryBack(t *testing.T) {
 	describes := strings.Replace(explainedBody, "{", `{"method":"POST","body":"{\"user\":\"alice\"}",`, 1)
 	describes = strings.Replace(describes, `"X-Key":"k"`, `"Content-Type":"application/json"`, 1)
 	x, err := (&admin.OperatorRequest{Ctx: t.Context(), Body: describes}).Explain()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	if z := x.(*adminapi.Explanation).Handlers[0].Zones[0]; *z.Key.Key != "alice" {
 		t.Errorf("the key is %q", *z.Key.Key)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
@@ -22,14 +23,10 @@ import (
 // loadApp loads a configuration in JSON, which is in force until the test ends or loads another one.
 func loadApp(tb testing.TB, config string) *App {
 	tb.Helper()
-	if err := caddy.Load([]byte(config), true); err != nil {
-		tb.Fatal(err)
-	}
+	errtest.None(tb, caddy.Load([]byte(config), true))
 	tb.Cleanup(func() { _ = caddy.Stop() })
 	app, err := activeApp()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	errtest.None(tb, err)
 	return app
 }
 
@@ -110,13 +107,9 @@ func TestMetricCardinality(t *testing.T) {
 	gauges := make(map[string]float64) // of the zone
 	series := func() (names []string) {
 		registry := prometheus.NewPedanticRegistry()
-		if err := telemetry.Register(registry, metricSources); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, telemetry.Register(registry, metricSources))
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		for _, family := range families {
 			for _, m := range family.Metric {
 				names = append(names, fmt.Sprint(family.GetName(), m.GetLabel()))

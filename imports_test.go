@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // modulePath is the path of this Go module.
@@ -43,8 +44,8 @@ var floors = [][]string{
 
 // testKits are the packages that only tests and the benchmark import.
 var testKits = []string{
-	"docs", "internal/caddytest", "internal/e2e", "internal/goldentest", "internal/logtest", "internal/redistest", "internal/relay",
-	"internal/racetest", "internal/seedtest", "internal/simulate/reporttest",
+	"docs", "internal/caddytest", "internal/e2e", "internal/errtest", "internal/goldentest", "internal/logtest", "internal/redistest",
+	"internal/racetest", "internal/relay", "internal/seedtest", "internal/simulate/reporttest",
 	"internal/storetest", "internal/wire/wiretest",
 }
 
@@ -78,15 +79,11 @@ var listed = sync.OnceValues(func() ([]byte, error) {
 func goPackages(t *testing.T) map[string]goPackage {
 	t.Helper()
 	output, err := listed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	all := make(map[string]goPackage)
 	for decoder := json.NewDecoder(bytes.NewReader(output)); decoder.More(); {
 		var p goPackage
-		if err := decoder.Decode(&p); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, decoder.Decode(&p))
 		all[pathInModule(p.ImportPath)] = p
 	}
 	return all
@@ -164,9 +161,7 @@ func TestRooms(t *testing.T) {
 			text := caddytest.ReadFile(t, filepath.Join(p.Dir, name))
 			lines += strings.Count(text, "\n")
 			file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.PackageClauseOnly|parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			comment += file.Doc.Text()
 		}
 		if !strings.HasPrefix(comment, "Package "+p.Name+" ") || !strings.Contains(comment, "never") {
@@ -205,9 +200,7 @@ func TestBudgets(t *testing.T) {
 		used["lines of the root"] += strings.Count(caddytest.ReadFile(t, name), "\n")
 	}
 	files, err := exec.Command("git", "ls-files", "*_test.go", "*.md", "*.lua").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for _, file := range strings.Fields(string(files)) {
 		text := caddytest.ReadFile(t, file)
 		switch {
@@ -230,18 +223,14 @@ func TestBudgets(t *testing.T) {
 // is part of the program. Tests that need anything else are in a separate module.
 func TestRequirementsAreForUsers(t *testing.T) {
 	output, err := exec.Command("go", "mod", "edit", "-json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	var file struct {
 		Require []struct {
 			Path     string
 			Indirect bool
 		}
 	}
-	if err := json.Unmarshal(output, &file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, json.Unmarshal(output, &file))
 	built := make(map[string]bool)
 	for _, dep := range goPackages(t)["cmd/caddy"].Deps {
 		module := "" // the longest path that the package is below

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -204,9 +205,7 @@ func checkKinds(t *testing.T, kind reflect.Type, place, whole string) {
 func TestKeyAndCostRoundTrip(t *testing.T) {
 	for _, text := range []string{`{"key":"a"}`, `{"key":["a","b"]}`, `{"key":""}`, `{"cost":5}`, `{"cost":2.5}`, `{"cost":"{http.vars.x}"}`, `{"factor":0.5}`, `{"delay":{"max":1000000000,"held":5}}`} {
 		var z Zone
-		if err := json.Unmarshal([]byte(text), &z); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, json.Unmarshal([]byte(text), &z))
 		if got, _ := json.Marshal(z); string(got) != text {
 			t.Errorf("%s became %s", text, got)
 		}
@@ -226,9 +225,7 @@ func TestRedisPlaceholders(t *testing.T) {
 		TLS: &RedisTLS{CA: "{env.TEST_CERTIFICATES}/ca.pem", Cert: "{file." + certificates.Cert + "}", Key: "{file." + certificates.Key + "}", ServerName: "{env.TEST_REDIS_HOST}"},
 	}
 	o, err := c.expandedOptions(zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	if o.Address != "redis://user:redis.internal@redis.internal:1" || o.Password != "from file" || o.KeyPrefix != "redis.internal" {
 		t.Errorf("options %+v", o)
 	}

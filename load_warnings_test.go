@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // checksAtStart makes the checks of [App.Start] when a configuration is validated, because Caddy starts no app then.
@@ -71,13 +72,9 @@ func warningsAtLoad(t *testing.T, config string) (warnings string, err error) {
 func warningsOfCaddyfile(t *testing.T, text string) string {
 	t.Helper()
 	config, err := caddytest.Adapt(t, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	warnings, err := warningsAtLoad(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return warnings
 }
 
@@ -405,9 +402,7 @@ func TestWarningsOfConnections(t *testing.T) {
 		t.Run(config, func(t *testing.T) {
 			t.Setenv("SECRET", "hush")
 			text, err := caddytest.Adapt(t, []byte(":80\nrate_limit {\nzone a {\ngcra 1 1s\n}\nredis "+config+"\n}\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			var whole struct {
 				Apps struct {
 					HTTP struct {
@@ -417,17 +412,13 @@ func TestWarningsOfConnections(t *testing.T) {
 					}
 				}
 			}
-			if err := json.Unmarshal([]byte(text), &whole); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, json.Unmarshal([]byte(text), &whole))
 			core, logs := observer.New(zapcore.WarnLevel)
 			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.expandedOptions(zap.NewNop())
 			if err == nil {
 				o, err = o.Normalized()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			warnOfConnection(o, zap.New(core))
 			said := fmt.Sprint(logs.All())
 			if (want == "") != (logs.Len() == 0) || !strings.Contains(said, want) || logs.Len() > 1 || strings.Contains(said, "hush") {

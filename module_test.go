@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -34,9 +35,7 @@ func newContext(tb testing.TB) (ctx caddy.Context, end func()) {
 	caddytest.Provisioning.Lock()
 	outer, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
 	caddytest.Provisioning.Unlock()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	errtest.None(tb, err)
 	return caddy.NewContext(outer)
 }
 
@@ -56,9 +55,7 @@ func provision(tb testing.TB, handler string) (h *Handler, end func()) {
 // what it uses once, however many of its handlers do, and ends only its own references.
 func TestProvisionAndCleanup(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer listener.Close()
 	zones := `{"rate_limits":{"b":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]},"a":{"max_events":1,"window":"1m"}}`
 	inRedis := zones + `,"redis":{"address":["` + listener.Addr().String() + `"]}}`
@@ -101,14 +98,10 @@ func TestProvisionAndCleanup(t *testing.T) {
 	endThird()
 	want(0, 0, 0)
 	own, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer own.Close()
 	first, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer first.Close()
 	if first.RemoteAddr().String() != own.LocalAddr().String() {
 		t.Error("a connection was opened before that of the test")
@@ -122,9 +115,7 @@ func TestValidateChangesNothing(t *testing.T) {
 		if zones := h.app.zonesByName["a"]; len(zones) != 1 || zones[0] != h.zones[0] || h.app.memoryZones != 1 {
 			t.Errorf("registered are %v, and %d zones in memory", h.app.zonesByName, h.app.memoryZones)
 		}
-		if err := h.Validate(); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, h.Validate())
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -45,9 +46,7 @@ func TestSnippets(t *testing.T) {
 	}
 	t.Chdir(t.TempDir()) // for log files
 	logs, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	// An older Caddy keeps the option order for the next Caddyfile, so those with this option come last.
 	orders := func(s snippet) int { return strings.Count(s.Text, "\torder ") }
 	slices.SortStableFunc(all, func(a, b snippet) int { return cmp.Compare(orders(a), orders(b)) })

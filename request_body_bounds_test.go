@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
 )
@@ -69,9 +70,7 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 	}
 	for range 10 { // a client that leaves
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n%500d", 1)
 		caddytest.Eventually(t, "the body is being read", func() bool { return memory.Bodies.Used() >= 500 })
 		_ = conn.Close()
@@ -85,9 +84,7 @@ func postInProcess(ctx context.Context, t testing.TB, h *Handler, contentType, b
 	r, w := httptest.NewRequestWithContext(ctx, "POST", "/", strings.NewReader(body)), httptest.NewRecorder()
 	r.Header.Set("Content-Type", contentType)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)
-	if err := h.ServeHTTP(w, r, next); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, h.ServeHTTP(w, r, next))
 	return w.Code
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 )
 
@@ -32,9 +33,7 @@ func bodyHandler(t testing.TB) *Handler {
 // serveBody lets a handler pass a request on.
 func serveBody(t testing.TB, h *Handler, w http.ResponseWriter, r *http.Request, next caddyhttp.HandlerFunc) {
 	t.Helper()
-	if err := h.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), next); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, h.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), next))
 }
 
 // discarding is a response writer that keeps nothing.

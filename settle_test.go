@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -64,9 +65,7 @@ func TestCorrectsOnce(t *testing.T) {
 		})
 		w, repl := httptest.NewRecorder(), caddy.NewReplacer()
 		r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", test.path, nil), repl, w, nil)
-		if err := h.ServeHTTP(w, r, next); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, h.ServeHTTP(w, r, next))
 		if got := fmt.Sprint(noted.calls); got != test.want {
 			t.Errorf("%s, cost %q: %s, want %s", test.path, test.cost, got, test.want)
 		}

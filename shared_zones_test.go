@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // Errors of shared zones name the place, also in zones that no handler uses.
@@ -70,9 +71,7 @@ func TestSharedZonesAreCompiledOnce(t *testing.T) {
 	load := func(id, config string) any {
 		t.Helper()
 		m, err := ctx.LoadModuleByID(id, json.RawMessage(config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		return m
 	}
 	load("rate_limit", `{"rate_limits":{"api":{"limits":[{"algorithm":"gcra","events":30,"window":"1s"}]}},"redis":{"address":["127.0.0.1:1"]}}`)

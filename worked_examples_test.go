@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // workedExample is a table of docs/algorithms.md that plays requests against a limit. Before it
@@ -68,14 +69,10 @@ func (e *workedExample) play(t *testing.T, mode algorithms.Mode) (results []stri
 	}
 	zone += "\n" + strings.Join(e.zoneOptions, "\n")
 	var h Handler
-	if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\n" + zone + "\n}\n}")); err != nil {
-		t.Fatal(err, zone)
-	}
+	errtest.None(t, h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\n"+zone+"\n}\n}")), zone)
 	c := h.RateLimits["x"]
 	limits, err := compileLimits(c.Limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	if c.Mode != "" {
 		if mode, err = algorithms.ParseMode(c.Mode); err != nil {
 			t.Fatal(err)
@@ -94,9 +91,7 @@ func (e *workedExample) play(t *testing.T, mode algorithms.Mode) (results []stri
 	const start = 1_800_000_000 * 1_000_000 // where a window of an hour begins
 	for _, row := range e.rows {
 		at, err := time.ParseDuration(strings.ReplaceAll(row[0], " ", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if request.Cost, err = strconv.ParseInt(row[1], 10, 64); err != nil {
 			t.Fatal(err)
 		}

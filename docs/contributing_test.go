@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // CONTRIBUTING.md names only files and identifiers that exist.
@@ -28,9 +29,7 @@ func TestContributingNames(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for _, name := range regexp.MustCompile("`([a-zA-Z_/]+\\.(go|lua|sh|md))`").FindAllStringSubmatch(text, -1) {
 		if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix(file, "/"+name[1]) }) {
 			t.Errorf("there is no file %s", name[1])

@@ -10,6 +10,7 @@ import (
 
 	ratelimit "github.com/caddy-rate-limit/caddy-rate-limit"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // No example gives each IPv6 address a separate budget, because one customer has many.
@@ -138,9 +139,7 @@ func TestExample(t *testing.T) {
 	}
 	for i := range 6 {
 		r, err := c.Do("POST", "http://"+c.Site+"/login", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if want := map[bool]int{true: 200, false: 429}[i < 5]; r.StatusCode != want {
 			t.Errorf("attempt %d to log in: %d, want %d", i+1, r.StatusCode, want)
 		}

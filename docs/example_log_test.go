@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
@@ -31,9 +32,7 @@ func TestGapOfExampleLog(t *testing.T) {
 		t.Helper()
 		var r report.Report
 		out := c.RateLimit(t, append([]string{"simulate", "--json", "access.log.gz"}, args...)...).Succeeds(t).Out
-		if err := json.Unmarshal([]byte(out), &r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, json.Unmarshal([]byte(out), &r))
 		return &r.Configurations[0].Zones[0]
 	}
 	const key = "key {client_ip} ; ipv6_prefix 64"

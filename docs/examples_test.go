@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -75,9 +76,7 @@ type composeFile struct {
 func readCompose(t *testing.T, name string, wantCaddys int) (c composeFile) {
 	t.Helper()
 	dir := "examples/" + name + "/"
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(caddytest.ReadFile(t, dir+"compose.yaml"), "${REDIS_PASSWORD:-change-me}", "SECRET")), &c); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, yaml.Unmarshal([]byte(strings.ReplaceAll(caddytest.ReadFile(t, dir+"compose.yaml"), "${REDIS_PASSWORD:-change-me}", "SECRET")), &c))
 	caddys := 0
 	for name, service := range c.Services {
 		for _, other := range service.DependsOn {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // Each row of docs/guarantees.md names a test. Each test on this page and on docs/proof.md is in the file that the
@@ -55,14 +56,10 @@ func TestRestartWithoutRedis(t *testing.T) {
 	}
 	useUp(c)
 	useUp(other)
-	if err := c.Process.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, c.Process.Process.Signal(os.Interrupt))
 	<-c.Ended
 	c.CloseIdleConnections()
-	if err := c.Run(t); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, c.Run(t))
 	useUp(c)
 }
 
@@ -93,9 +90,7 @@ func TestSecurityBounds(t *testing.T) {
 	values := strings.NewReplacer("time.Millisecond", "1_000_000", "time.Second", "1_000_000_000", "math.MaxInt32", "(1<<31 - 1)")
 	value := func(expression string) string {
 		v, err := types.Eval(token.NewFileSet(), nil, token.NoPos, values.Replace(expression))
-		if err != nil {
-			t.Fatalf("%s: %v", expression, err)
-		}
+		errtest.None(t, err, expression)
 		return v.Value.ExactString()
 	}
 	for _, b := range bounds {

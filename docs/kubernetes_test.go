@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // manifest is the part of a Kubernetes object that the tests look at.
@@ -75,9 +76,7 @@ func TestKubernetes(t *testing.T) {
 			Files []string
 		} `yaml:"configMapGenerator"`
 	}
-	if err := yaml.Unmarshal([]byte(caddytest.ReadFile(t, "examples/kubernetes/kustomization.yaml")), &made); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, yaml.Unmarshal([]byte(caddytest.ReadFile(t, "examples/kubernetes/kustomization.yaml")), &made))
 	if len(made.ConfigMapGenerator) != 1 || fmt.Sprint(made.Resources, made.ConfigMapGenerator[0].Files) != "[caddy.yaml] [Caddyfile]" {
 		t.Fatalf("the kustomization is %+v", made)
 	}

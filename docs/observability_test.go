@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 const observability = "examples/observability/"
@@ -38,9 +39,7 @@ type dashboard struct {
 
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(caddytest.ReadFile(t, observability+"grafana/dashboard.json")), &d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, json.Unmarshal([]byte(caddytest.ReadFile(t, observability+"grafana/dashboard.json")), &d))
 	return d
 }
 
@@ -52,9 +51,7 @@ func alertRules(t *testing.T) map[string]string {
 			Rules []struct{ Alert, Expr string }
 		}
 	}
-	if err := yaml.Unmarshal([]byte(caddytest.ReadFile(t, observability+"alerts.yml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, yaml.Unmarshal([]byte(caddytest.ReadFile(t, observability+"alerts.yml")), &file))
 	rules := make(map[string]string)
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {

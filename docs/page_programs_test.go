@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // programs are the shell functions that stand for caddy and sleep. They ask the test, which does itself what it can.
@@ -61,13 +62,9 @@ type pagePrograms struct {
 func servePrograms(t *testing.T, page *pageRun) *pagePrograms {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	p := &pagePrograms{t: t, listener: listener, dir: filepath.Join(page.dir, ".outputs"), page: page}
-	if err := os.Mkdir(p.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.Mkdir(p.dir, 0o700))
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -106,9 +103,7 @@ func (p *pagePrograms) answer(conn net.Conn) {
 	}
 	name := filepath.Join(p.dir, strconv.FormatInt(p.outputs.Add(1), 10))
 	err = errors.Join(os.WriteFile(name, output.Bytes(), 0o600), os.WriteFile(name+".errors", problems.Bytes(), 0o600))
-	if err != nil {
-		p.t.Error(err)
-	}
+	errtest.Report(p.t, err)
 	_, _ = fmt.Fprintf(conn, "%d %s\n", code, name)
 }
 

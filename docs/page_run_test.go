@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -263,9 +264,7 @@ func (p *pageRun) settle(t *testing.T) {
 func (p *pageRun) startApplication(port string) {
 	p.t.Helper()
 	listener, err := net.Listen("tcp", "localhost:"+port)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	errtest.None(p.t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Hello.")) })}
 	go func() { _ = server.Serve(listener) }()
 	p.t.Cleanup(func() { _ = server.Close() })

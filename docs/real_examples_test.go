@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -84,9 +85,7 @@ func freePorts(t *testing.T, n int) string {
 	t.Helper()
 	for range 100 {
 		first, err := strconv.Atoi(redistest.FreePort(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		free := 1
 		for ; free < n; free++ {
 			listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+free))

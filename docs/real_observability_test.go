@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -66,9 +67,7 @@ func startPrometheus(t *testing.T, target string) prometheusServer {
 func (p prometheusServer) get(t *testing.T, path string, data any) {
 	t.Helper()
 	r, err := caddytest.Client.Get(p.url + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer r.Body.Close()
 	answer := struct {
 		Status, Error string

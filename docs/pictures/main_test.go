@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 const command = "go run ./docs/pictures"
@@ -31,9 +32,7 @@ func TestPicturesAreUpToDate(t *testing.T) {
 
 func TestNoPictureIsLeftOver(t *testing.T) {
 	files, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for _, file := range files {
 		name, isPicture := strings.CutSuffix(file.Name(), ".svg")
 		if isPicture && !slices.ContainsFunc(pictures, func(p picture) bool { return p.name == name }) {
@@ -52,9 +51,7 @@ func TestEveryAlgorithmHasAPicture(t *testing.T) {
 
 func TestEveryPictureIsShown(t *testing.T) {
 	text, err := os.ReadFile("../algorithms.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for _, p := range pictures {
 		if !bytes.Contains(text, []byte("](pictures/"+p.name+".svg)")) {
 			t.Errorf("docs/algorithms.md does not show pictures/%s.svg", p.name)

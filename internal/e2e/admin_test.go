@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -22,9 +23,7 @@ func seen[T any](t *testing.T, c *caddytest.Caddy, path string) (v T) {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(c.Operate(t, 200, "GET", path, "").Text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&v); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, decoder.Decode(&v))
 	return v
 }
 
@@ -214,9 +213,7 @@ func TestAdminErrors(t *testing.T) {
 	}
 	// In part percent-encoded, as no client of Go sends it: it isn't the zone {.
 	conn, err := net.Dial("tcp", c.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer conn.Close()
 	fmt.Fprintf(conn, "DELETE /rate_limit/zones/{%%2Fban?key=k HTTP/1.0\r\nHost: %s\r\n\r\n", c.Admin)
 	if answer, err := io.ReadAll(conn); !strings.Contains(string(answer), " 400 ") || !strings.Contains(string(answer), "not percent-encoded as a whole") {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -19,9 +20,7 @@ func TestAdminZones(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	password := func(p string) {
-		if err := server.Client.ConfigSet(t.Context(), "requirepass", p).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, server.Client.ConfigSet(t.Context(), "requirepass", p).Err())
 	}
 	password("another")
 	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {
@@ -131,9 +130,7 @@ func TestAdminTop(t *testing.T) {
 	top := func(zone string) (list []string) {
 		t.Helper()
 		var keys []adminapi.DeniedKey
-		if err := json.Unmarshal([]byte(c.Operate(t, 200, "GET", "zones/"+zone+"/top", "").Text), &keys); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, json.Unmarshal([]byte(c.Operate(t, 200, "GET", "zones/"+zone+"/top", "").Text), &keys))
 		for _, k := range keys {
 			if k.First.Before(began) || k.Last.Before(k.First) || time.Now().Before(k.Last) || k.Limit != "fixed_window 1 1h" {
 				t.Errorf("%+v", k)
@@ -161,9 +158,7 @@ func TestAdminTop(t *testing.T) {
 	}
 	for _, zone := range []string{"api", "shadow"} {
 		var key adminapi.Key
-		if err := json.Unmarshal([]byte(c.Operate(t, 200, "GET", "zones/"+zone+"/keys?key=b%20c", "").Text), &key); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, json.Unmarshal([]byte(c.Operate(t, 200, "GET", "zones/"+zone+"/keys?key=b%20c", "").Text), &key))
 		if d := key.Denials; len(d) != 1 || *d[0].Key != "b%20c" || d[0].Denied != 4 || d[0].Shadow != (zone == "shadow") {
 			t.Errorf("%s: %+v", zone, d)
 		}

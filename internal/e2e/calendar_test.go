@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -17,9 +18,7 @@ func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.StartClock(t)
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	now := time.Now().In(berlin)
 	turn := time.Date(now.Year()+1, now.Month(), 1, 0, 0, 0, 0, berlin) // of the month
 	until := func(left time.Duration) { clock.Set(t, time.Until(turn.Add(-left))) }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -153,9 +154,7 @@ func TestGRPCContentTypes(t *testing.T) {
 		{"PUT", "application/grpc", ""},
 	} {
 		r, err := c.Do(test.method, "http://"+c.Site+"/", "body", "Content-Type", test.contentType)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if test.want == "" {
 			r.Want(t, http.StatusTooManyRequests, "Content-Type", "", "Grpc-Status", "")
 			continue

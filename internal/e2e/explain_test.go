@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // zonesOf returns the zones that limit an explained request, in the handlers that it reaches.
@@ -246,9 +247,7 @@ func TestExplainRoutes(t *testing.T) {
 			t.Errorf("%s: %s %+v, want %s", test.path, x.Verdict, x.Decides, want)
 		}
 		r, err := c.Do(cmp.Or(test.method, "GET"), "http://"+site+test.path, "", test.header...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if got, want := zonesOf(x), zonesIn(r); !slices.Equal(got, want) || r.StatusCode == http.StatusUnauthorized {
 			t.Errorf("%s: the explanation has the zones %q, the request (%d) met %q", test.path, got, r.StatusCode, want)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -28,9 +29,7 @@ func TestReloads(t *testing.T) {
 		c.Get(t, "/").Want(t, 429) // a good reload keeps budgets
 
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		defer taken.Close()
 		for name, bad := range map[string]string{ // by what the error says
 			"events must be above 0":                      zone("api", "fixed_window 0 1h"),

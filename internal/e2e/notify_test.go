@@ -13,6 +13,7 @@ import (
 
 	_ "github.com/caddy-rate-limit/caddy-rate-limit/examples/webhook"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -88,9 +89,7 @@ func TestExampleWebhook(t *testing.T) {
 				Percent, Count          int
 			}
 		}
-		if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, json.NewDecoder(r.Body).Decode(&e))
 		if _, err := time.Parse(time.RFC3339, e.Data.Until); err != nil {
 			t.Error(err)
 		}

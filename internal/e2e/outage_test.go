@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -73,9 +74,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 			server := redistest.Start(t)
 			user := func(rules ...string) {
 				t.Helper()
-				if err := server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err(); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err())
 			}
 			user(append([]string{"on", "~*", "+@all"}, test.denies...)...)
 			c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 5 1000h\n sliding_log 5 1000h\n}\nredis %s {\n username limiter\n password {env.TEST_SECRET}\n timeout 30s\n}\non_store_error deny", server.Addr)))
@@ -147,9 +146,7 @@ func TestOutageIsLogged(t *testing.T) {
 		Allowed        int `json:"requests_passed_unlimited"`
 		Denied         int `json:"requests_answered_503"`
 	}
-	if err := json.Unmarshal([]byte(line), &said); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, json.Unmarshal([]byte(line), &said))
 	if said.Level != "warn" || said.Address != server.Addr || said.Outage <= 0 || said.Local < 3 || said.Local > 20+3 || said.Allowed != 4 || said.Denied != 5 {
 		t.Errorf("%+v", said)
 	}

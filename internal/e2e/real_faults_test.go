@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 )
@@ -27,17 +28,13 @@ func TestRealFaultsUnderLoad(t *testing.T) {
 	user := func(rules ...string) func(*testing.T) {
 		return func(t *testing.T) {
 			t.Helper()
-			if err := server.Client.ACLSetUser(context.Background(), "limiter", rules...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, server.Client.ACLSetUser(context.Background(), "limiter", rules...).Err())
 		}
 	}
 	command := func(args ...any) func(*testing.T) {
 		return func(t *testing.T) {
 			t.Helper()
-			if err := server.Client.Do(context.Background(), args...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, server.Client.Do(context.Background(), args...).Err())
 		}
 	}
 	user("on", ">secret", "~*", "+@all")(t)
@@ -175,9 +172,7 @@ func goroutines(t *testing.T, c *caddytest.Caddy) (n int) {
 	if err == nil {
 		_, err = fmt.Sscanf(r.Text, "goroutine profile: total %d", &n)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return n
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -51,9 +52,7 @@ func TestRealRedisThatLoads(t *testing.T) {
 		t.Errorf("before: %v", before)
 	}
 	for _, command := range [][]any{{"EVAL", "for i = 1, 2000 do redis.call('SET', i, i) end return 1", 0}, {"SAVE"}} {
-		if err := server.Client.Do(t.Context(), command...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, server.Client.Do(t.Context(), command...).Err())
 	}
 	server.Kill(t)
 	requests := startLoad(t, 8, "/", c)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -44,9 +45,7 @@ func startSoakCluster(t *testing.T) *soakRedis {
 	for _, s := range r.servers {
 		a := redistest.StartAudit(t, s)
 		_, port, _ := net.SplitHostPort(a.Addr)
-		if err := s.Client.ConfigSet(t.Context(), "cluster-announce-port", port).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, s.Client.ConfigSet(t.Context(), "cluster-announce-port", port).Err())
 		r.audits, addrs = append(r.audits, a), append(addrs, a.Addr)
 	}
 	for _, s := range r.servers {

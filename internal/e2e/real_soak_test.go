@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -200,17 +201,13 @@ func footprintOf(t *testing.T, c *caddytest.Caddy) (f footprint) {
 	t.Helper()
 	read := func(path, pattern string) int {
 		r, err := c.Do("GET", "http://"+c.Admin+path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		found := regexp.MustCompile(pattern).FindStringSubmatch(r.Text)
 		if found == nil {
 			t.Fatalf("%s has no %s", path, pattern)
 		}
 		n, err := strconv.ParseFloat(found[1], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		return int(n)
 	}
 	for range 2 { // what pools hold goes with the second collection
@@ -295,9 +292,7 @@ func soak(t *testing.T, on *soakRedis) {
 			c := caddys[soakKilled]
 			_ = c.Process.Process.Kill()
 			<-c.Ended
-			if err := c.Run(t); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, c.Run(t))
 		}},
 	}
 	if !on.cluster {

@@ -14,6 +14,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -112,9 +113,7 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 	}
 	caddytest.Eventually(t, "HTTP/3 answers", func() bool {
 		r, err := http.NewRequest("GET", "https://"+c.TLS+"/ready", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		answer, err := quicTransport.RoundTrip(r)
 		if err == nil {
 			_ = answer.Body.Close()
@@ -126,9 +125,7 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 		by := transports[seed%uint64(len(transports))]
 		contentType, body, jsonValue, formValue := randomBody(random)
 		r, err := http.NewRequest("POST", by.url, io.MultiReader(&pieces{random, bytes.Clone(body)})) // the length is unknown
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		r.Header.Set("Content-Type", contentType)
 		for i := 0; i < len(by.header); i += 2 {
 			r.Header.Set(by.header[i], by.header[i+1])
@@ -148,9 +145,7 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 		}
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		got := decodeReceived(t, caddytest.Response{Response: answer, Text: string(text)})
 		if got.Error != "" || !bytes.Equal(got.Body, body) || got.Type != contentType || known && got.Length != int64(len(body)) ||
 			r.Trailer != nil && got.Length < 0 && got.Trailer != "42" {
@@ -164,14 +159,10 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 		body, write := io.Pipe()
 		go func() { _, _ = io.WriteString(write, `{"a"`) }()
 		r, err := http.NewRequest("POST", by.url+"/late", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		r.Header.Set("Content-Type", caddytest.JSONType)
 		answer, err := by.RoundTrip(r)
-		if err != nil {
-			t.Fatalf("%s: %v", by.name, err)
-		}
+		errtest.None(t, err, by.name)
 		if answer.StatusCode != http.StatusRequestTimeout {
 			t.Errorf("%s: status %d to a late body, want 408", by.name, answer.StatusCode)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // received holds the parts of a request that an application has received.
@@ -304,14 +305,10 @@ func TestBodyErrorOfEarlierHandler(t *testing.T) {
 			status int
 		}{{`{"user": "alice"}`, 200}, {`{"user": "alice"}     `, 413}} {
 			r, err := http.NewRequest("POST", "http://"+c.Site+path, io.MultiReader(strings.NewReader(test.body))) // of unknown length
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			r.Header.Set("Content-Type", caddytest.JSONType)
 			answer, err := caddytest.Client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			_ = answer.Body.Close()
 			if answer.StatusCode != test.status {
 				t.Errorf("%s %q: status %d, want %d", path, test.body, answer.StatusCode, test.status)

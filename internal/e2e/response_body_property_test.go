@@ -15,6 +15,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -48,14 +49,10 @@ func versions(t *testing.T, c *caddytest.Caddy) (all []path) {
 func (p path) ask(t *testing.T, key string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), "GET", p.url+"/?key="+key, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	r.Header.Set("Accept-Encoding", "gzip, zstd")
 	answer, err := p.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = answer.Body.Close() })
 	if answer.Proto != p.name {
 		t.Errorf("Caddy answers by %s, not %s", answer.Proto, p.name)

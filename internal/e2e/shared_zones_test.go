@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // twoSites is a Caddyfile with shared zones, and two sites that answer ok. The sites get a directive
@@ -20,9 +21,7 @@ func twoSites(global, one, other string) string {
 func getOther(t *testing.T, c *caddytest.Caddy, path string) caddytest.Response {
 	t.Helper()
 	r, err := c.Do("GET", "http://"+c.OtherSite()+path, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return r
 }
 
@@ -30,9 +29,7 @@ func getOther(t *testing.T, c *caddytest.Caddy, path string) caddytest.Response 
 func patch(t *testing.T, c *caddytest.Caddy, path, value string) caddytest.Response {
 	t.Helper()
 	r, err := c.Do("PATCH", "http://"+c.Admin+path, value, "Content-Type", "application/json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	c.Settle(t)
 	return r
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/propose"
@@ -22,9 +23,7 @@ import (
 func generatedLog(t testing.TB, o logtest.Options) string {
 	t.Helper()
 	var log bytes.Buffer
-	if err := logtest.Write(&log, o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, logtest.Write(&log, o))
 	file := filepath.Join(t.TempDir(), "access.log")
 	caddytest.WriteFile(t, file, log.String(), 0o600)
 	return file
@@ -34,18 +33,14 @@ func generatedLog(t testing.TB, o logtest.Options) string {
 func replayLog(t testing.TB, file string, workers int, caddyfiles ...string) *report.Report {
 	t.Helper()
 	log, err := accesslog.Open(accesslog.Options{Names: []string{file}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	o := simulate.ReplayOptions{Log: log, Files: []string{"access.log"}, Workers: workers}
 	o.NewProposer = func(c simulate.Configuration) simulate.Proposer { return propose.NewRecorder(c, propose.DefaultTarget) }
 	for _, caddyfile := range caddyfiles {
 		o.Configurations = append(o.Configurations, simulate.NamedConfiguration{Name: "Caddyfile", Configuration: loadSimulation(t, caddyfile)})
 	}
 	report, err := simulate.Replay(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return report
 }
 
@@ -63,9 +58,7 @@ func TestSimulateWorkers(t *testing.T) {
 		for _, workers := range []int{1, 2, 8} {
 			answer := replayLog(t, file, workers, logtest.Site, other)
 			var text bytes.Buffer
-			if err := report.WriteJSON(&text, answer); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, report.WriteJSON(&text, answer))
 			if c := answer.Configurations; c[0].Denied == 0 || c[1].Denied == 0 || answer.Comparison.NewlyDenied == 0 {
 				t.Fatalf("the log shows too little: %s", text.Bytes())
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
 )
@@ -46,28 +47,18 @@ type provenRequest struct {
 func provenLog(t *testing.T, c *caddytest.Caddy, n int) (simulate.Configuration, []provenRequest) {
 	t.Helper()
 	config, err := c.Do("GET", "http://"+c.Admin+"/config/", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	s, err := configuration.Load([]byte(config.Text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	var parser accesslog.Parser
 	var requests []provenRequest
 	for _, line := range accessLines(t, c, n) {
 		var logged accesslog.Request
-		if err := parser.Parse([]byte(line), &logged); err != nil {
-			t.Fatal(err, line)
-		}
+		errtest.None(t, parser.Parse([]byte(line), &logged), line)
 		visit, err := s.Visit(&logged)
-		if err != nil {
-			t.Fatal(err, line)
-		}
+		errtest.None(t, err, line)
 		var fields map[string]any
-		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatal(err, line)
-		}
+		errtest.None(t, json.Unmarshal([]byte(line), &fields), line)
 		r := provenRequest{visit: visit, status: logged.Status, allowed: make(map[string]string)}
 		for _, z := range s.Zones() {
 			r.allowed[z.Name], _ = fields["zone_"+z.Name].(string)

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -122,9 +123,7 @@ func TestSimulationMeetsWhatRequestsMet(t *testing.T) {
 		for i, path := range paths {
 			line := lineOf(path)
 			var logged accesslog.Request
-			if err := parser.Parse([]byte(line), &logged); err != nil {
-				t.Fatal(err, line)
-			}
+			errtest.None(t, parser.Parse([]byte(line), &logged), line)
 			before := s.LeftOut()
 			got, want := s.visitedMeeting(s.visit(t, &logged)), want[i]
 			for _, zone := range s.LeftOut() { // its key or its cost needs a body

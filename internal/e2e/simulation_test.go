@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
@@ -21,9 +22,7 @@ type loadedSimulation struct{ simulate.Configuration }
 func loadSimulation(t testing.TB, caddyfile string) loadedSimulation {
 	t.Helper()
 	s, err := tryToSimulate(t, caddyfile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return s
 }
 
@@ -31,9 +30,7 @@ func tryToSimulate(t testing.TB, caddyfile string) (s loadedSimulation, err erro
 	t.Helper()
 	c := caddytest.Caddy{Site: "127.0.0.1:8080", Admin: "127.0.0.1:2019"}
 	config, err := caddytest.Adapt(t, []byte(c.Expand(caddyfile)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	s.Configuration, err = configuration.Load([]byte(config))
 	return s, err
 }
@@ -55,9 +52,7 @@ func loggedGet(uri string, header ...string) *accesslog.Request {
 func (s loadedSimulation) visit(t testing.TB, r *accesslog.Request) *simulate.Visit {
 	t.Helper()
 	v, err := s.Visit(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return v
 }
 
@@ -109,9 +104,7 @@ func TestSimulationReadsOptions(t *testing.T) {
 	} {
 		s, err := configuration.Load([]byte(`{"apps":{"http":{"servers":{"srv0":{"routes":[{"handle":[{"handler":"file_server"` + options + `}]},` +
 			limited + `]}}}}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		of := loadedSimulation{s}
 		if got := of.met(of.visit(t, loggedGet("/"))); got != want {
 			t.Errorf("with the options %q met %q, want %q", options, got, want)

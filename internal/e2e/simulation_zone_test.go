@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
@@ -14,9 +15,7 @@ import (
 // The text of a zone is a configuration that limits every request of a log, whatever its host and port.
 func TestSimulationOfAZone(t *testing.T) {
 	s, err := configuration.LoadZone("match path /api/* ; key {client_ip} ; ipv6_prefix 64 ; cost 3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	zones := s.Zones()
 	if len(zones) != 1 || zones[0].Name != simulate.ZoneName || len(zones[0].Sets) != 1 || len(zones[0].Sets[0].Limits) != 0 || !zones[0].Sets[0].Open {
 		t.Fatalf("zones %+v", zones)
@@ -30,9 +29,7 @@ func TestSimulationOfAZone(t *testing.T) {
 		r.Method, r.Proto, r.RemoteIP, r.RemotePort, r.Status = "GET", "HTTP/1.1", r.ClientIP, "1234", 200
 		r.Start, r.End, r.Header, r.ResponseHeader = 1e15, 1e15+5, http.Header{}, http.Header{}
 		v, err := s.Visit(&r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		var keys []string
 		for _, h := range v.Handlers {
 			for _, z := range h.Requests {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // A simulation opens nothing that its configuration names. One of its addresses can't be listened on.
@@ -19,9 +20,7 @@ func TestSimulationOpensNothing(t *testing.T) {
 		t.Setenv(name, filepath.Join(dir, name))
 	}
 	redis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer redis.Close()
 	var connections atomic.Int64
 	go func() {

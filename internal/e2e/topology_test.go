@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -25,9 +26,7 @@ func TestRedisByTLS(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(filepath.Join(used, name), text, 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 		}
 	}
 	install(certificates)
@@ -58,9 +57,7 @@ func TestRedisByTLS(t *testing.T) {
 	c.Reload(t, config+"# with the right ones again\n")
 	c.Get(t, "/").Want(t, 200, "RateLimit", `"api";r=2;t=3600`) // its budget is where it was
 
-	if err := os.Remove(filepath.Join(used, "key.pem")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.Remove(filepath.Join(used, "key.pem")))
 	r := c.Load(t, config+"# without a key\n", "text/caddyfile")
 	if r.StatusCode == 200 || !strings.Contains(r.Text, `key of tls of redis: can't use \"{env.TEST_KEY}\": no such file or directory`) {
 		t.Errorf("a configuration without the key: %d %s", r.StatusCode, r.Text)

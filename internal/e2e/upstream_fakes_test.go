@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // gate is an upstream whose requests to /hold end when they are let through, or when
@@ -74,9 +75,7 @@ func (g *gate) wait(t *testing.T, n int) {
 func upgrade(t *testing.T, c *caddytest.Caddy) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", c.Site)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", c.Site)
 	answer := bufio.NewReader(conn)

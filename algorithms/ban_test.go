@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -16,9 +17,7 @@ type banned struct {
 
 func newBanned(t *testing.T, b Ban) *banned {
 	t.Helper()
-	if err := b.Check(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, b.Check())
 	limit := mustLimit(t, Quota{Algorithm: "fixed_window", Events: 1, Window: 10_000 * day})
 	return &banned{now: 1_763_640_000 * second, zone: ZoneRequest{
 		Cost: 1, Checks: []Check{{Limit: limit, State: new(State)}}, Ban: &BanCheck{Ban: &b, State: new(State)},

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -45,9 +46,7 @@ func TestCalendarBoundaries(t *testing.T) {
 			l := mustLimit(t, Quota{Algorithm: "calendar", Events: 1, Period: test.period, TimeZone: test.zone, StartDay: test.startDay})
 			micros := func(text string) Micros {
 				at, err := time.Parse(time.RFC3339, text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, err)
 				return at.UnixMicro()
 			}
 			wantStart, wantEnd, wantNext := micros(test.start), micros(test.end), micros(test.endOfTheNext)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -113,9 +114,7 @@ func (h *history) text() string {
 func mustLimit(t testing.TB, q Quota) *Limit {
 	t.Helper()
 	l, err := NewLimit(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return l
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -46,9 +47,7 @@ func TestTakeAllocates(t *testing.T) {
 		// Other work of the process allocates, too, so the test waits until a look has little of it.
 		redistest.WaitForState(t, fmt.Sprint(test.name, ": at most ", test.most, " allocations for a request"), func() (any, bool) {
 			got := testing.AllocsPerRun(100, func() {
-				if err := test.run(); err != nil {
-					t.Error(err)
-				}
+				errtest.Report(t, test.run())
 			}) / float64(test.each)
 			return got, got <= float64(test.most)
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
@@ -35,20 +36,14 @@ func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups 
 		m.Take(requests)
 	}
 	text, err := script.Run(context.Background(), client, m.AppendKeys(nil), m.Argument()).Text()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	r, err := wiretest.ReadReply(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for g, requests := range groups {
 		allowed, _, failed := r.Take(requests, nil)
 		check(g, requests, allowed, failed)
 	}
-	if err := r.End(); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, r.End())
 }
 
 // The reply stays in order even if a group fails in the middle of its writes.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -77,9 +78,7 @@ func TestParityCatchesMutants(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(mutantSeeds, append(text, '\n'), 0o644)
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, err)
 	}
 }
 

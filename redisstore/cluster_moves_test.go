@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -62,9 +63,7 @@ func testClusterChecks(t *testing.T, c *redistest.Cluster) {
 	from, to := c.Nodes[0], c.Nodes[1]
 	check := func() {
 		t.Helper()
-		if err := s.Check(ctx); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, s.Check(ctx))
 	}
 	for _, checked := range []bool{false, true} {
 		var slot int
@@ -103,9 +102,7 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	}
 	override := func(text string) {
 		t.Helper()
-		if err := s.Change(ctx, store.Change{Zone: r[0].Zone, Key: r[0].Key, Override: &text}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, s.Change(ctx, store.Change{Zone: r[0].Zone, Key: r[0].Key, Override: &text}))
 	}
 	overridden := func(when, want string) {
 		t.Helper()
@@ -159,9 +156,7 @@ func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
 		defer node.Client.ConfigSet(ctx, setting, "ip")
 	}
 	s := openCluster(t, c, redisstore.Options{Address: c.Addrs()[4]})
-	if err := s.Check(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, s.Check(ctx))
 	c.BeginMove(t, slot, from, to)
 	_, asked := s.Take(ctx, request(t, "nowhere"))
 	c.EndMove(t, slot, from, to)

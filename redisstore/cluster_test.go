@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -24,9 +25,7 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 	}
 	o.Timeout, o.DialTimeout = cmp.Or(o.Timeout, patient), patient
 	s, err := redisstore.NewCluster(o, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() {
 		redisstore.Kill(s)
 		_ = s.Close()
@@ -102,15 +101,11 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 	}
 	for _, node := range c.Nodes {
 		for _, rules := range [][]string{documentedRules(t, userRules), documentedRules(t, "`(\\+cluster[^`]*)`")} {
-			if err := node.Client.ACLSetUser(ctx, "caddy", rules...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, node.Client.ACLSetUser(ctx, "caddy", rules...).Err())
 		}
 	}
 	user := openCluster(t, c, redisstore.Options{Username: "caddy", Password: "secret"})
-	if err := user.Check(ctx); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, user.Check(ctx))
 	if _, err := user.Take(ctx, request(t, "k")); err != nil {
 		t.Error(err)
 	}
@@ -168,9 +163,7 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 				one, other = append(one, z), append(other, z)
 			}
 			allowed, err := s.TakeAt(context.Background(), now, one)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			want, _ := memory.TakeAt(context.Background(), now, other)
 			for i := range one {
 				got, d := one[i].Outcome.Decisions[0], other[i].Outcome.Decisions[0]

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -40,9 +41,7 @@ func read(t testing.TB, c redistest.Certificates) redisstore.TLS {
 	t.Helper()
 	text := func(file string) string {
 		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		return string(b)
 	}
 	return redisstore.TLS{CA: text(c.CA), Cert: text(c.Cert), Key: text(c.Key)}
@@ -139,9 +138,7 @@ func TestSentinelSettings(t *testing.T) {
 		s := open(t, test.options)
 		_, err := s.Take(context.Background(), request(t, "k"))
 		if test.reason == "" {
-			if err != nil {
-				t.Errorf("%s: %v", test.name, err)
-			}
+			errtest.Report(t, err, test.name)
 			_ = s.Close() // or its Sentinel counts as in use below
 		} else {
 			wantReason(t, test.name, err, test.reason, "right", "SECRET")

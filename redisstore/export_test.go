@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/nodes"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/sharing"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -24,9 +25,7 @@ const MaxStall = maxStall
 func MustNew(t testing.TB, o Options) *Store {
 	t.Helper()
 	s, err := New(o, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return s
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -50,16 +51,12 @@ func TestRefusingRedis(t *testing.T) {
 				for word := range strings.FieldsSeq(command) {
 					words = append(words, word)
 				}
-				if err := server.Client.Do(ctx, words...).Err(); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, server.Client.Do(ctx, words...).Err())
 			}
 			if left, err := take(); left != 9 || err != nil {
 				t.Fatal(left, err)
 			}
-			if err := s.Check(ctx); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, s.Check(ctx))
 			do(test.fail)
 			if err := s.Check(ctx); err == nil {
 				t.Error("the check finds nothing")
@@ -92,9 +89,7 @@ func TestClosedConnections(t *testing.T) {
 		if _, err := s.Take(t.Context(), request(t, "k")); err != nil {
 			t.Error(err)
 		}
-		if err := server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 	}
 }
 
@@ -122,9 +117,7 @@ func TestAdvice(t *testing.T) {
 		m.replies = test.replies
 		test.options.Address, test.options.Timeout, test.options.DialTimeout = m.addr, patient, patient
 		s, err := redisstore.Open(test.options, redisstore.Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		want := test.want
 		if strings.HasPrefix(want, " ") {
 			want = m.addr + want

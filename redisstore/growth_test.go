@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -33,9 +34,7 @@ func TestWorkPerDecision(t *testing.T) {
 			}
 			passes := g.Fill(t, s, "k")
 			key := "caddy_rl:{k}:" + g.Limit.ID
-			if err := server.Client.Rename(ctx, key, "full").Err(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, server.Client.Rename(ctx, key, "full").Err())
 			decide := func(what string, now algorithms.Micros, cost int64, want bool) {
 				server.Client.Copy(ctx, "full", key, server.Client.Options().DB, true)
 				before, _ := stats(server.Client)
@@ -135,9 +134,7 @@ func TestWorkPerCall(t *testing.T) {
 		if calls := redisstore.TakeTogether(s, requests, errs); calls != test.calls {
 			t.Errorf("cost %d of %d: %d script calls, want %d", test.cost, test.events, calls, test.calls)
 		}
-		if err := errors.Join(errs...); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, errors.Join(errs...))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -29,9 +30,7 @@ func TestRoundTripHook(t *testing.T) {
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	want := func(want ...int) {
 		t.Helper()
@@ -70,9 +69,7 @@ func TestStats(t *testing.T) {
 	server := redistest.Start(t)
 	o := redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: patient, DialTimeout: patient}, 1)
 	s, err := redisstore.Open(o, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	waitFor := func(want redisstore.Stats) {
 		t.Helper()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -17,20 +18,14 @@ func TestListIsBounded(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	const others = maxScanned + maxScanned/4
 	fill := fmt.Sprintf("for i = 1, %d do redis.call('SET', 'other' .. i, '') end return 1", others)
-	if err := server.Client.Eval(ctx, fill, nil).Err(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, server.Client.Eval(ctx, fill, nil).Err())
 	ban := &store.Ban{ID: store.BanID("z", ""), Ban: &algorithms.Ban{After: 1, Window: 1, Duration: 3_600_000_000, Max: 3_600_000_000}}
-	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 3_600_000_000}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, s.Change(ctx, store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 3_600_000_000}))
 	pages, found := 0, 0
 	for l := (store.Listing{Zone: "z", Kind: store.Bans, Limit: 1000}); ; pages++ {
 		before := server.Calls(t, "scan")
 		page, err := s.List(ctx, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if calls := server.Calls(t, "scan") - before; calls > maxScanned/maxScanCount+1 {
 			t.Errorf("page %d took %d commands", pages+1, calls)
 		}

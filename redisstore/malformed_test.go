@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -72,9 +73,7 @@ func TestMalformedReplies(t *testing.T) {
 func useMalformed(t *testing.T, o redisstore.Options, malformed, command string) {
 	t.Helper()
 	s, err := redisstore.Open(o, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer s.Close()
 	ctx := context.Background()
 	_, failed := s.Take(ctx, request(t, "k"))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -33,9 +34,7 @@ type misbehaving struct {
 func startMisbehaving(t *testing.T, behave func(net.Conn)) *misbehaving {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	m := &misbehaving{addr: l.Addr().String()}
 	go func() {

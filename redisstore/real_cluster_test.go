@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
@@ -24,9 +25,7 @@ func TestRealClusterFailover(t *testing.T) {
 	var changes sync.Map
 	s, err := redisstore.NewCluster(redisstore.Options{Cluster: true, Address: strings.Join(c.Addrs(), ","), Timeout: timeout},
 		redisstore.Hooks{HealthChanged: func(address string, failure error) { changes.Store(address, failure) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	dying := c.Nodes[1]
 	var mine, others *instance
@@ -81,9 +80,7 @@ func TestRealClusterCutOff(t *testing.T) {
 	ctx := context.Background()
 	alone, heir := c.Nodes[0], c.Nodes[3]
 	for _, other := range c.Nodes[1:] { // the node does not reply for a minute
-		if err := alone.Client.ClusterForget(ctx, other.Client.ClusterMyID(ctx).Val()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, alone.Client.ClusterForget(ctx, other.Client.ClusterMyID(ctx).Val()).Err())
 	}
 	c.TakeOver(t, heir, c.Nodes[1], c.Nodes[2])
 	redistest.WaitFor(t, "the master to notice that it is alone", func() bool {

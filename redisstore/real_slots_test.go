@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -55,9 +56,7 @@ func TestRealSlotsSurviveRedis(t *testing.T) {
 			if r := takeSlot(t, other, "k", 5); r.Outcome.Slots.Taken {
 				t.Error("a sixth request is in flight")
 			}
-			if err := s.CorrectAt(t.Context(), 0, storetest.Leaves(held)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, s.CorrectAt(t.Context(), 0, storetest.Leaves(held)))
 			waitForSlots(t, other, "k", 0)
 		})
 	}

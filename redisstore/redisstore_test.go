@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -41,9 +42,7 @@ func TestConforms(t *testing.T) {
 	} else {
 		certificates := redistest.NewCertificates(t)
 		server := redistest.StartTLS(t, certificates)
-		if err := server.Client.ACLSetUser(t.Context(), "caddy", append(documentedRules(t, userRules), "+scan")...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, server.Client.ACLSetUser(t.Context(), "caddy", append(documentedRules(t, userRules), "+scan")...).Err())
 		o = redisstore.Options{Address: server.Addr, TLS: read(t, certificates), Username: "caddy", Password: "secret"}
 	}
 	n := 0
@@ -62,13 +61,9 @@ func TestConforms(t *testing.T) {
 func TestPermissionToList(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
-	if err := server.Client.ACLSetUser(t.Context(), "caddy", documentedRules(t, userRules)...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, server.Client.ACLSetUser(t.Context(), "caddy", documentedRules(t, userRules)...).Err())
 	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret", Timeout: patient, DialTimeout: patient}, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer r.Close()
 	if err := r.Check(t.Context()); err != nil {
 		t.Errorf("lists are permitted separately: %v", err)
@@ -89,9 +84,7 @@ const userRules = `ACL SETUSER caddy (reset on .*)`
 func documentedRules(t *testing.T, pattern string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../docs/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	listed := regexp.MustCompile(pattern).FindSubmatch(page)
 	if listed == nil {
 		t.Fatalf("docs/redis.md has no rules like %s", pattern)
@@ -174,9 +167,7 @@ func TestHashedKeys(t *testing.T) {
 			if _, err := one.Take(context.Background(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
 				t.Errorf("key %.40q: %v, %+v", key, err, r[0].Outcome.Decisions)
 			}
-			if err := refund(one, r, 1); err != nil {
-				t.Error(err)
-			}
+			errtest.Report(t, refund(one, r, 1))
 			if _, err := one.Take(context.Background(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
 				t.Errorf("key %.40q after a refund: %v, %+v", key, err, r[0].Outcome.Decisions)
 			}

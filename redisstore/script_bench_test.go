@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
@@ -98,9 +99,7 @@ func (c *checked) message(now algorithms.Micros, earlier, keys []int) *wire.Mess
 func (c *checked) load(b *testing.B, client *redis.Client) (sha string) {
 	b.Helper()
 	sha, err := client.ScriptLoad(context.Background(), featuresFor([]store.ZoneRequest{c.request}).Script()).Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.None(b, err)
 	return sha
 }
 
@@ -122,9 +121,7 @@ func BenchmarkInstructions(b *testing.B) {
 				}
 				m := c.message(now, earlier, chosen)
 				earlier = chosen
-				if err := server.Client.EvalSha(ctx, sha, m.AppendKeys(nil), m.Argument()).Err(); err != nil {
-					b.Fatal(err)
-				}
+				errtest.None(b, server.Client.EvalSha(ctx, sha, m.AppendKeys(nil), m.Argument()).Err())
 			}
 		}
 		next := 0

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -23,9 +24,7 @@ func TestSlotsExpiryStays(t *testing.T) {
 		m := new(wire.Message)
 		m.Reset(wire.Names{}, wire.Head{SlotsExpiry: algorithms.SlotsExpiry})
 		write(m)
-		if err := client.Eval(ctx, featuresFor(r).Script(), m.AppendKeys(nil), m.Argument()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, client.Eval(ctx, featuresFor(r).Script(), m.AppendKeys(nil), m.Argument()).Err())
 	}
 	giveBack := func(m *wire.Message) { m.SetSlots(name, 0, false) }
 	run(func(m *wire.Message) { m.Take(r) })

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -288,13 +289,9 @@ func vectors(t *testing.T) (all []vector) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		var of []vector
-		if err := json.Unmarshal(text, &of); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
+		errtest.None(t, json.Unmarshal(text, &of), file)
 		for i := range of {
 			of[i].File = strings.TrimSuffix(filepath.Base(file), ".json")
 			all = append(all, of[i])

@@ -17,6 +17,7 @@ import (
 	"weak"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -270,9 +271,7 @@ func TestEndedOverridesAreSwept(t *testing.T) {
 		if !endless {
 			c.OverrideFor = minute
 		}
-		if err := s.ChangeAt(t.Context(), now, c); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, s.ChangeAt(t.Context(), now, c))
 		m.SweepAt(now + minute - 1)
 		before := m.KeptOverrides()
 		m.SweepAt(now + minute)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -53,9 +54,7 @@ func takeAsked(t *testing.T, c store.Store, f *failing, requests []store.ZoneReq
 	t.Helper()
 	before := f.asked.Load()
 	allowed, err := c.Take(t.Context(), requests)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return allowed, f.asked.Load() > before
 }
 

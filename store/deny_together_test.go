@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -68,9 +69,7 @@ func TestDenyCacheAsksOtherZones(t *testing.T) {
 	t.Run("that may ban", func(t *testing.T) {
 		withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 			ban := storetest.Ban(t, "login", algorithms.Ban{After: 1, Window: 1, Duration: 3_600_000_000, Max: 3_600_000_000})
-			if err := r.failing.Change(t.Context(), store.Change{Zone: "login", Key: "bob", Ban: []*store.Ban{ban}, BanFor: 3_600_000_000}); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, r.failing.Change(t.Context(), store.Change{Zone: "login", Key: "bob", Ban: []*store.Ban{ban}, BanFor: 3_600_000_000}))
 			begin(t, c, r)
 			for n, asked := range []bool{true, false} {
 				requests := append(z.from("office", "alice", 1), store.ZoneRequest{Zone: "login", Key: "bob", Ban: ban})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -30,9 +31,7 @@ func TestDenyCacheFlood(t *testing.T) {
 					all.Go(func() {
 						for began := time.Now(); time.Since(began) < lasts; time.Sleep(2 * time.Millisecond) { // virtual time
 							allowed, err := c.Take(t.Context(), request(1, limit))
-							if err != nil {
-								t.Error(err)
-							}
+							errtest.Report(t, err)
 							if requests.Add(1); allowed {
 								passed.Add(1)
 							}

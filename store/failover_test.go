@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -20,9 +21,7 @@ func TestFailover(t *testing.T) {
 	s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zoneCount(1), nil), func(err error) { failures = append(failures, err) })
 	limit := fixedWindow(t, 6, time.Hour)
 	share, err := limit.Limit.Share(1, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	limit.Share = share
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Share: 3}
 	takeOne := func() []store.ZoneRequest {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -79,9 +80,7 @@ func TestMemoryListsInOneOrder(t *testing.T) {
 	s := store.NewMemory(1_000_000)
 	for i := range 3000 {
 		override := "o"
-		if err := s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(i), Override: &override}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(i), Override: &override}))
 	}
 	list := func(limit int) (keys []string) {
 		l := store.Listing{Zone: "z", Kind: store.Overrides, Limit: limit}

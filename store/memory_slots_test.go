@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -24,9 +25,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 		t.Helper()
 		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}
 		allowed, err := s.Take(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		return allowed, r[0].Outcome.Ban
 	}
 	take("a")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/racetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -53,9 +54,7 @@ func fixedWindow(t testing.TB, events int64, window time.Duration) store.Limit {
 func take(t *testing.T, s store.Store, zone, key string, cost int64, limits ...store.Limit) bool {
 	t.Helper()
 	allowed, err := s.Take(context.Background(), []store.ZoneRequest{{Zone: zone, Key: key, Cost: cost, Limits: limits}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return allowed
 }
 

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 const table, arithmetic, take = "slots.go", "../../../internal/wire/wiretest/slots.go", "../../../algorithms/take.go"
@@ -90,13 +92,9 @@ func compileBroken(t *testing.T) brokenProgram {
 	overlay := func(file, text string) {
 		t.Helper()
 		path, err := filepath.Abs(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		replace[path] = filepath.Join(dir, fmt.Sprint(len(replace), ".go"))
-		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, os.WriteFile(replace[path], []byte(text), 0o600))
 	}
 	for _, file := range []string{table, arithmetic, take} {
 		overlay(file, withBrokenRules(t, file))
@@ -107,13 +105,9 @@ func compileBroken(t *testing.T) brokenProgram {
 			var brokenRule, _ = strconv.Atoi(os.Getenv("BROKEN_RULE"))`)
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	file, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "broken.test")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.WriteFile(file, text, 0o600))
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", program, "-overlay", file, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s", out)
@@ -125,14 +119,10 @@ func compileBroken(t *testing.T) brokenProgram {
 func withBrokenRules(t *testing.T, file string) string {
 	t.Helper()
 	source, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	text := string(source)
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	offset := func(p token.Pos) int { return int(p - parsed.FileStart) }
 	broken := make(map[int]string) // by the offset at which a body begins
 	for n, b := range brokenRules {

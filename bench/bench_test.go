@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // serve starts a server that counts the requests of each key.
@@ -38,14 +40,10 @@ func TestFillSendsEachKeyOnce(t *testing.T) {
 	for depth, b := range map[int]body{1: {}, 16: {}, 2: {"application/x-www-form-urlencoded", "key=" + keyMark + "&x=1"}} {
 		clear(counts)
 		c, err := dial(addr, 8, depth, keys, nil, b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		defer c.close()
 		got, err := c.fill(keys)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if len(got.waits) != keys || got.statuses[200] != keys {
 			t.Errorf("depth %d: %d responses with statuses %v, want %d", depth, len(got.waits), got.statuses, keys)
 		}
@@ -93,9 +91,7 @@ func TestWrongAnswersAreFaults(t *testing.T) {
 			s := &setup{directive: "rate_limit"}
 			s.complete()
 			c, err := dial(addr, 4, 1, s.keys, s.fields, s.body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			defer c.close()
 			// A turn of a benchmark ends by time. How many requests it has would depend on the machine.
 			c.random = true

@@ -13,6 +13,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/chromedp/chromedp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -79,9 +80,7 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) *caddyProcess {
 		caddyfile = "{\n\tadmin {$ADMIN}\n}\n" + caddyfile
 	}
 	file := filepath.Join(t.TempDir(), "Caddyfile")
-	if err := os.WriteFile(file, []byte(caddyfile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.WriteFile(file, []byte(caddyfile), 0o600))
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	must(t, err)
 	logged := func() string {
@@ -93,9 +92,7 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) *caddyProcess {
 	c.process.Env = append(append(os.Environ(), beCaddy+"=1", "SITE=http://"+c.site, "ADMIN="+c.admin,
 		"XDG_DATA_HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir()), env...)
 	c.process.Stdout, c.process.Stderr = log, log
-	if err := c.process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, c.process.Start())
 	go func() {
 		_ = c.process.Wait()
 		close(c.ended)
@@ -128,16 +125,12 @@ func (c *caddyProcess) kill() {
 func (c *caddyProcess) get(t testing.TB, path string, fields ...string) int {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://"+c.site+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Set(fields[i], fields[i+1])
 	}
 	response, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	_ = response.Body.Close()
 	return response.StatusCode
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/statuspage"
 )
@@ -127,9 +128,7 @@ func open(t *testing.T, address string, v view) *page {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 }
 
 func (p *page) do(actions ...chromedp.Action[chromedp.Void]) {
@@ -150,9 +149,7 @@ func evaluate[T any](p *page, format string, args ...any) T {
 	p.t.Helper()
 	expression := fmt.Sprintf(format, args...)
 	value, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression))
-	if err != nil {
-		p.t.Fatalf("%s: %v", expression, err)
-	}
+	errtest.None(p.t, err, expression)
 	return value
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -202,9 +203,7 @@ func TestSplitKey(t *testing.T) {
 		}
 		works := func(take func() error) {
 			t.Helper()
-			if err := take(); err != nil {
-				t.Error(err)
-			}
+			errtest.Report(t, take())
 		}
 		works(takes["split"])
 		to := c.Nodes[0]

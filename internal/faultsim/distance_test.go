@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -49,9 +50,7 @@ func TestDistance(t *testing.T) {
 						takes.Add(int64(requests))
 					},
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, err)
 				limits := storetest.Limits(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1_000_000, Window: 1_000_000})
 				var ended, busy atomic.Bool
 				var callers sync.WaitGroup

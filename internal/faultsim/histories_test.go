@@ -9,6 +9,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/linear"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -24,9 +25,7 @@ func recordHistory(t *testing.T, s *linear.Subject, seed uint64, spoils bool) (h
 			c := network.NewClient(0)
 			c.SetDelay(100*time.Microsecond, 3*time.Millisecond)
 			store, err := redisstore.New(redisstore.Options{Address: server.Address(), Timeout: timeout, Dialer: c}, redisstore.Hooks{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			defer store.Close()
 			stores[by] = store
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -30,9 +31,7 @@ func TestListAfterFailover(t *testing.T) {
 				}, redisstore.Hooks{}))
 				text := "{}"
 				for n := range keys {
-					if err := s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(n), Override: &text}); err != nil {
-						t.Fatal(err)
-					}
+					errtest.None(t, s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(n), Override: &text}))
 				}
 				time.Sleep(time.Second) // virtual time
 				end(old)
@@ -107,9 +106,7 @@ func TestListGoesOnAfterTimeout(t *testing.T) {
 				s := openSim(t, network, 10*time.Millisecond, redisstore.Options{Address: server.Address(), Timeout: timeout})
 				for i := range overrides {
 					text := "{}"
-					if err := s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(i), Override: &text}); err != nil {
-						t.Fatal(err)
-					}
+					errtest.None(t, s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(i), Override: &text}))
 				}
 				go func() {
 					time.Sleep(at)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -36,14 +37,10 @@ func newTraffic(t *testing.T, distance, timeout time.Duration, batch int) *traff
 	o := redisstore.Options{Address: tr.server.Address(), Timeout: timeout, Batch: batch, Dialer: tr.network.NewClient(distance / 2)}
 	var err error
 	tr.redis, err = redisstore.Open(o, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	tr.server.SetTrouble(func(args []string) simredis.Trouble {
 		takes, err := strconv.ParseInt(args[2], 10, 64)
-		if err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, err)
 		if tr.lose.Load() == 0 {
 			return simredis.Trouble{}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
@@ -49,9 +50,7 @@ func (w *world) request(takes time.Duration) *record {
 func (w *world) end(t *testing.T) {
 	t.Helper()
 	for _, i := range w.instances {
-		if err := i.redis.Close(); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, i.redis.Close())
 	}
 	time.Sleep(recovery) // virtual time
 	w.network.CloseAll()
@@ -275,9 +274,7 @@ func TestReloadWhileRedisHangs(t *testing.T) {
 			if q := w.request(0); held.status != http.StatusOK || q.status != http.StatusOK {
 				t.Errorf("after %v: the request in flight has status %d, and the next one %d", at, held.status, q.status)
 			}
-			if err := old.redis.Close(); err != nil {
-				t.Error(err)
-			}
+			errtest.Report(t, old.redis.Close())
 		})
 	}
 }

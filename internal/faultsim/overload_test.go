@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -275,9 +276,7 @@ func TestOverriddenLate(t *testing.T) {
 		server.SetScriptTime(0, 0)
 		early := openSim(t, network, 0, redisstore.Options{Address: server.Address(), Timeout: timeout})
 		text := "x"
-		if err := early.Change(t.Context(), store.Change{Zone: "z", Key: "k", Override: &text}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, early.Change(t.Context(), store.Change{Zone: "z", Key: "k", Override: &text}))
 		seen := make(map[bool]int)
 		for off := -5 * time.Millisecond; off <= 15*time.Millisecond; off += 250 * time.Microsecond {
 			o := redisstore.Options{Address: server.Address(), Timeout: timeout}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 var (
@@ -78,9 +80,7 @@ func recordSeeds(t *testing.T, found map[string]int) {
 	if err == nil {
 		err = os.WriteFile(mistakesFile, append(text, '\n'), 0o600)
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, err)
 }
 
 var failedSeed = regexp.MustCompile(`seed (\d+)`)
@@ -90,25 +90,17 @@ func (m mistake) plant(t *testing.T, from int) (seed int) {
 	t.Helper()
 	dir := t.TempDir()
 	original, err := filepath.Abs(filepath.Join("..", "..", filepath.FromSlash(m.file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	text, err := os.ReadFile(original)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	write := func(name string, text []byte) string {
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, os.WriteFile(name, text, 0o600))
 		return name
 	}
 	changed := write("changed.go", []byte(strings.Replace(string(text), m.old, m.new, 1)))
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	program := filepath.Join(dir, "faultsim.test")
 	build := exec.Command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-vet", "off", "-overlay", write("overlay.json", overlay), "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/lucaslorentz/caddy-docker-proxy/v2/caddyfile"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // labelsOf returns the labels of each service in a compose file.
@@ -19,9 +21,7 @@ func labelsOf(t *testing.T, compose string) map[string]map[string]string {
 	var file struct {
 		Services map[string]struct{ Labels map[string]string }
 	}
-	if err := yaml.Unmarshal([]byte(compose), &file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, yaml.Unmarshal([]byte(compose), &file))
 	labels := make(map[string]map[string]string)
 	for name, service := range file.Services {
 		labels[name] = service.Labels
@@ -42,9 +42,7 @@ func fromLabels(t *testing.T, labels map[string]map[string]string, upstreams map
 			}
 			return strings.Join(targets, " ")
 		}})
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		errtest.None(t, err, name)
 		all.Merge(one)
 	}
 	processed, errors := caddyfile.Process(all.Marshal())
@@ -57,9 +55,7 @@ func fromLabels(t *testing.T, labels map[string]map[string]string, upstreams map
 // The labels on the page become the Caddyfile on the page, and a Caddy with it limits.
 func TestDockerProxy(t *testing.T) {
 	text, err := os.ReadFile("../../docs/recipes/docker-proxy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	blocks := func(language string) (all []string) {
 		for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
 			all = append(all, m[1])
@@ -84,9 +80,7 @@ func TestDockerProxy(t *testing.T) {
 
 	// Labels of the service caddy are global options.
 	var caddy struct{ Labels map[string]string }
-	if err := yaml.Unmarshal([]byte(blocks("yaml")[1]), &caddy); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, yaml.Unmarshal([]byte(blocks("yaml")[1]), &caddy))
 	labels["caddy"] = caddy.Labels
 	config = fromLabels(t, labels, upstreams)
 	for _, want := range []string{

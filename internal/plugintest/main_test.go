@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -22,16 +23,10 @@ func startCaddy(t *testing.T, caddyfile string) string {
 	site := "127.0.0.1:" + redistest.FreePort(t)
 	text := "{\n\tadmin off\n\tpersist_config off\n}\n" + strings.ReplaceAll(caddyfile, "{$SITE}", "http://"+site)
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
+	errtest.None(t, caddy.Load(config, true))
 	t.Cleanup(func() {
-		if err := caddy.Stop(); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, caddy.Stop())
 	})
 	return site
 }
@@ -40,16 +35,12 @@ func startCaddy(t *testing.T, caddyfile string) string {
 func get(t *testing.T, url string, fields ...string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Set(fields[i], fields[i+1])
 	}
 	response, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	_ = response.Body.Close()
 	return response.StatusCode
 }

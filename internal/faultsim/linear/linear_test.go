@@ -9,6 +9,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -22,9 +23,7 @@ func open(t *testing.T) (stores [Stores]*redisstore.Store, server *redistest.Ser
 	const patient = time.Minute
 	for by := range stores {
 		s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: patient, DialTimeout: patient}, redisstore.Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		stores[by] = s
 	}
@@ -99,9 +98,7 @@ func testGiveBacks(t *testing.T, seen bool, leave func(*redisstore.Store, []stor
 	var clients [2]*client
 	for by := range clients {
 		s, err := redisstore.New(redisstore.Options{Address: server.Address(), Dialer: network.NewClient(0)}, redisstore.Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		defer s.Close()
 		clients[by] = &client{History: h, ctx: t.Context(), store: s, by: by, key: "k"}
 	}

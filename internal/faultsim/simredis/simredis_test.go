@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -40,9 +41,7 @@ func TestConforms(t *testing.T) {
 			node.SetScriptTime(0, 0)
 		}
 		s, err := redisstore.NewCluster(o, redisstore.Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		return givesBack{s}
 	})
@@ -162,9 +161,7 @@ func TestConnections(t *testing.T) {
 			began = time.Now()
 		}
 		conn, err := c.DialContext(t.Context(), "tcp", s.Address())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		took("connected", 20*time.Millisecond)
 		ask := func() (string, error) {
 			b := make([]byte, 100)
@@ -217,9 +214,7 @@ func TestTrouble(t *testing.T) {
 			n.CloseAll()
 		}()
 		script := redis.NewScript("return redis.call('SETRANGE', KEYS[1], redis.call('STRLEN', KEYS[1]), 'x')")
-		if err := script.Load(t.Context(), c).Err(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, script.Load(t.Context(), c).Err())
 		length := int64(0)
 		for lost, runs := range map[simredis.Loss]int64{simredis.NoLoss: 1, simredis.LostBefore: 0, simredis.LostAfter: 1, simredis.Silent: 1} {
 			s.SetTrouble(func([]string) simredis.Trouble { return simredis.Trouble{Lost: lost} })

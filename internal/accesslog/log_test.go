@@ -16,15 +16,15 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // writeFile writes a file of the test, and returns its name.
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -39,9 +39,7 @@ func gzipped(t testing.TB, text string, member int) string {
 		if _, err := io.WriteString(w, text[:n]); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, w.Close())
 		text = text[n:]
 	}
 	return b.String()
@@ -51,9 +49,7 @@ func gzipped(t testing.TB, text string, member int) string {
 func zstandard(t testing.TB, text string, frame int) string {
 	t.Helper()
 	w, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	b := []byte("\x50\x2a\x4d\x18\x04\x00\x00\x00abcd")
 	for len(text) > 0 {
 		n := min(frame, len(text))
@@ -77,9 +73,7 @@ func readAll(t testing.TB, l *Log) (lines []string) {
 		if err == io.EOF {
 			return lines
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		for _, r := range c.runs {
 			if cap(r.data) > 2*maxLine {
 				t.Fatalf("%s: a run has %d bytes", r.file, cap(r.data))
@@ -99,9 +93,7 @@ func readAll(t testing.TB, l *Log) (lines []string) {
 func openLog(t testing.TB, o Options, size int) *Log {
 	t.Helper()
 	l, err := open(o, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -225,9 +217,7 @@ func TestOpenErrors(t *testing.T) {
 		}
 	}
 	if os.Getuid() > 0 {
-		if err := os.Chmod(good, 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, os.Chmod(good, 0))
 		if _, err := Open(Options{Names: []string{good}}); err == nil || !strings.Contains(err.Error(), "run the command as a user who can read it") {
 			t.Errorf("the error is %v", err)
 		}
@@ -238,9 +228,7 @@ func TestOpenErrors(t *testing.T) {
 func emptyGzip(t testing.TB) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := gzip.NewWriter(&b).Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, gzip.NewWriter(&b).Close())
 	return b.String()
 }
 
@@ -255,12 +243,8 @@ func TestOpenLeavesOutEmptyFiles(t *testing.T) {
 func TestNextReportsAReplacedFile(t *testing.T) {
 	name := writeFile(t, "access.log", lineAt(0, ""))
 	l := openLog(t, Options{Names: []string{name}}, chunkSize)
-	if err := os.Rename(name, name+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(lineAt(5, "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.Rename(name, name+".1"))
+	errtest.None(t, os.WriteFile(name, []byte(lineAt(5, "")), 0o600))
 	if _, err := l.Next(); err == nil || !strings.Contains(err.Error(), "another file has replaced the log file "+name) {
 		t.Errorf("the error is %v", err)
 	}
@@ -272,9 +256,7 @@ func TestNamedPipe(t *testing.T) {
 		t.Skip("there is no /dev/fd")
 	}
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer r.Close()
 	text := ""
 	var want []string

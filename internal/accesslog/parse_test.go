@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // equal reports whether two requests are the same. A time in a number of seconds is exact to a microsecond.
@@ -349,9 +351,7 @@ func TestParseAllocates(t *testing.T) {
 	var r Request
 	for _, text := range texts {
 		if n := testing.AllocsPerRun(100, func() {
-			if err := p.Parse(text, &r); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, p.Parse(text, &r))
 		}); n > 0 {
 			t.Errorf("%v allocations for %s", n, text)
 		}
@@ -364,9 +364,7 @@ func TestParseAllocates(t *testing.T) {
 		t.Fatal(err, len(r.Header))
 	}
 	large := reflect.ValueOf(r.Header).Pointer()
-	if err := p.Parse(line(), &r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, p.Parse(line(), &r))
 	if cap(p.values) > 1000 || reflect.ValueOf(r.Header).Pointer() == large {
 		t.Errorf("room for %d values remains, or the large map of the header", cap(p.values))
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // A caller waits for an answer for ten seconds, and not for longer. Then it learns whether a change may have been made.
@@ -82,9 +84,7 @@ func TestLongAnswer(t *testing.T) {
 // The endpoint can be a socket, and can have a list of origins. Only answers of an admin API are returned.
 func TestSend(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	address := tcp.Addr().String()
 	listeners, accepted := map[Instance]net.Listener{Instance(address): tcp}, map[string]string{address: "http://" + address}
 	if runtime.GOOS != "windows" {
@@ -92,9 +92,7 @@ func TestSend(t *testing.T) {
 		accepted["127.0.0.1"] = "" // as Caddy's own commands have it
 		for name, permissions := range map[string]string{"a.sock": "", "b.sock": "|0222"} {
 			socket, err := net.Listen("unix", name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			listeners[Instance("unix/"+filepath.ToSlash(name)+permissions)] = socket
 		}
 	}

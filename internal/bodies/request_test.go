@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
 )
 
@@ -50,9 +51,7 @@ func TestValuesOfOtherZones(t *testing.T) {
 	for _, pass := range []bool{false, true} {
 		_, b := newRequest(NewMemory(), "application/json", `{"user":"alice"}`)
 		wantValue(t, b, userInJSON, "", false)
-		if err := b.Read(kindJSON, everyBody); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, b.Read(kindJSON, everyBody))
 		wantValue(t, b, userInJSON, "alice", true)
 		wantValue(t, b, userInForm, "", true)
 		wantValue(t, b, JSONPrefix+"other", "", false)
@@ -62,9 +61,7 @@ func TestValuesOfOtherZones(t *testing.T) {
 			t.Errorf("pass %v: %v", pass, err)
 		}
 		wantValue(t, b, userInJSON, "", true)
-		if err := b.Read(kindForm, small); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, b.Read(kindForm, small))
 		wantValue(t, b, userInJSON, "", true)
 		b.EndZone()
 		wantValue(t, b, userInJSON, "alice", true)
@@ -104,9 +101,7 @@ func TestValuesAreKeptIfThereIsRoom(t *testing.T) {
 		memory.Values = readahead.NewMemory(room)
 		_, b := newRequest(memory, "application/json", body)
 		for range 2 {
-			if err := b.Read(kindJSON, everyBody); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, b.Read(kindJSON, everyBody))
 			wantValue(t, b, userInJSON, "alice", true)
 			b.EndZone()
 			b.KeepValues()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -63,9 +64,7 @@ func TestResponseKinds(t *testing.T) {
 func TestLastEventCounts(t *testing.T) {
 	const placeholder = responseJSONPrefix + "usage.total"
 	values := new(ResponseValues)
-	if err := values.Add(placeholder); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, values.Add(placeholder))
 	random := rand.New(rand.NewPCG(2, 7))
 	for range seedtest.Cases(t, 2000) {
 		contentType, before, behind := "text/event-stream", "data: ", "\n\n"

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // hostileKeys are keys that clients can make up, and the form in which people see them.
@@ -54,9 +55,7 @@ func TestQuoteKey(t *testing.T) {
 func TestQuotedKeysCanBePasted(t *testing.T) {
 	for key := range hostileKeys {
 		output, err := exec.Command("sh", "-c", "printf '%s\\n' "+quoteKey(key)).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		words := strings.Split(strings.TrimSuffix(string(output), "\n"), "\n")
 		got := words[len(words)-1]
 		if len(words) == 2 && words[0] == "--encoded" {

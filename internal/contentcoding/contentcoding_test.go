@@ -12,6 +12,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -37,13 +38,9 @@ func encode(t testing.TB, coding string, parts ...[]byte) []byte {
 		if _, err := w.Write(part); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, w.Flush())
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, w.Close())
 	return b.Bytes()
 }
 
@@ -197,9 +194,7 @@ func TestWriterDecodesSmallParts(t *testing.T) {
 	}
 	want := bytes.Join(parts, nil)
 	encoder, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer encoder.Close()
 	var frames, members bytes.Buffer
 	gzipWriter := gzip.NewWriter(&members)
@@ -229,9 +224,7 @@ func TestWriterBoundsWindow(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	w, err := zstd.NewWriter(&b, zstd.WithWindowSize(2*maxWindow))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	_, _ = w.Write(text(1000, rand.New(rand.NewPCG(1, 1))))
 	_ = w.Flush() // so that the header of the frame has the window instead of the size
 	_ = w.Close()

@@ -10,34 +10,28 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // newTestEvents returns events that are not started, and the app that emits them.
 func newTestEvents(t *testing.T) (*Events, *caddyevents.App) {
 	t.Helper()
 	provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	ctx, cancel := caddy.NewContext(provisioned)
 	t.Cleanup(cancel)
 	app, err := ctx.App("events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	q, err := NewEvents(ctx, app.(*caddyevents.App), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return q, app.(*caddyevents.App)
 }
 
 // handle subscribes to events of a name. An event has its number in n.
 func handle(t *testing.T, app *caddyevents.App, name string, handler func(n int)) {
 	t.Helper()
-	if err := app.On(name, handleFunc(func(e caddy.Event) { handler(e.Data["n"].(int)) })); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, app.On(name, handleFunc(func(e caddy.Event) { handler(e.Data["n"].(int)) })))
 }
 
 func add(q *Events, name string, n int) { q.Add(name, map[string]any{"n": n}) }

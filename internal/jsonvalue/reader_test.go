@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
@@ -197,9 +198,7 @@ func TestReaderFindsRepeatedNames(t *testing.T) {
 		{`{"user":"user","x":["user","user"]}`, "user", false},
 	} {
 		path, err := jsonvalue.ParsePath(test.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		r := jsonvalue.NewReader(8, jsonvalue.Path{"other"}, path)
 		for range 2 {
 			if err := write(r, rand.New(rand.NewPCG(1, 2)), []byte(test.text)); err != nil {
@@ -272,9 +271,7 @@ func TestReaderMemoryIsBounded(t *testing.T) {
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<16 {
 		t.Errorf("44 MiB of JSON cost %d bytes", allocated)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, r.Close())
 }
 
 func TestParsePath(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 
 	ratelimit "github.com/caddy-rate-limit/caddy-rate-limit"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
@@ -49,9 +50,7 @@ func provisionCombo(t *testing.T, c caddytest.ComboConfig) (*comboHandlers, erro
 		Admin:   &caddy.AdminConfig{Disabled: true},
 		Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{WriterRaw: json.RawMessage(`{"output":"discard"}`)}}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	ctx, end := caddy.NewContext(provisioned)
 	h := &comboHandlers{end: end}
 	if _, err = ctx.LoadModuleByID("rate_limit", json.RawMessage(c.App)); err == nil {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
@@ -56,9 +57,7 @@ func TestLateValues(t *testing.T) {
 				repl.Set(test.use.Name, test.after)
 				return nil
 			})
-			if err := state.watchLatePlaceholders(next, repl).ServeHTTP(nil, nil); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, state.watchLatePlaceholders(next, repl).ServeHTTP(nil, nil))
 		}
 		if logs.Len() != test.warnings || z.lateChecksLeft.Load() > 0 && test.matches {
 			t.Errorf("%+v: %v; %d checks left", test, logs.All(), z.lateChecksLeft.Load())

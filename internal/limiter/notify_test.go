@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -51,9 +52,7 @@ func (n *notifyTest) ask(key string, cost int64) slotAsk {
 func (n *notifyTest) request(t *testing.T, asks ...slotAsk) {
 	t.Helper()
 	state, err := n.decide(t.Context(), asks...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	state.sendCorrections()
 }
 

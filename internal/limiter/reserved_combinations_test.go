@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -106,9 +107,7 @@ func TestReservedCombinations(t *testing.T) {
 						default:
 							c.Override = &target
 						}
-						if err := h.outer.Limiter().Store.Change(t.Context(), c); err != nil {
-							t.Error(err)
-						}
+						errtest.Report(t, h.outer.Limiter().Store.Change(t.Context(), c))
 					})
 				}
 				all.Wait()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // The true cost is known before the last part of a response is sent, and other parts are sent before they
@@ -46,9 +47,7 @@ func TestBodyIsReadInTime(t *testing.T) {
 	} {
 		const tokens = "http.rate_limit.response.json.usage.total_tokens"
 		l := newTestLimiter(t, &Zone{FixedCost: 10, Settle: NewSettlePolicy("z", nil, parseCost(t, "{"+tokens+"}"))})
-		if err := l.ResponseValues.Add(tokens); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, l.ResponseValues.Add(tokens))
 		repl := caddy.NewReplacer()
 		watched := &watchedWriter{ResponseRecorder: httptest.NewRecorder(), repl: repl}
 		r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), repl, watched, nil)
@@ -92,9 +91,7 @@ func (w *watchedWriter) Write(p []byte) (int, error) {
 func parseCost(t *testing.T, text string) *cost.Sum {
 	t.Helper()
 	sum, err := cost.Parse(text, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return sum
 }
 
@@ -124,9 +121,7 @@ func TestTokensOfVendors(t *testing.T) {
 	sum := parseCost(t, strings.ReplaceAll(tokenPrices, "{", "{http.rate_limit.response.json."))
 	for _, file := range files {
 		body, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		kind := filepath.Ext(file)
 		for _, piece := range []int{1, 7, len(body)} {
 			if got := settledCost(t, sum, types[kind], body, piece); got != want[strings.TrimSuffix(filepath.Base(file), kind)] {
@@ -140,9 +135,7 @@ func TestTokensOfVendors(t *testing.T) {
 func settledCost(t *testing.T, sum *cost.Sum, contentType string, body []byte, piece int) int64 {
 	t.Helper()
 	l := newTestLimiter(t, &Zone{FixedCost: 1000, Settle: NewSettlePolicy("z", nil, sum)})
-	if err := l.ResponseValues.Add(sum.Placeholders()...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, l.ResponseValues.Add(sum.Placeholders()...))
 	repl := caddy.NewReplacer()
 	r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), repl, httptest.NewRecorder(), nil)
 	if err := l.Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -215,9 +216,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 		case len(state.Requests) == 0:
 			continue
 		}
-		if err := s.handler.decide(t.Context(), state); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, s.handler.decide(t.Context(), state))
 		for i := range state.Entries {
 			e := &state.Entries[i]
 			reason := ""

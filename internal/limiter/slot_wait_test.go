@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -38,9 +39,7 @@ func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
 			s.addZone(t, "shadow", time.Hour, 100)
 			s.zones["shadow"].Delay = nil
 			if test.banned {
-				if err := budgets.Change(t.Context(), store.Change{Zone: "shadow", Key: "k", Ban: []*store.Ban{ban}, BanFor: 1 << 40}); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, budgets.Change(t.Context(), store.Change{Zone: "shadow", Key: "k", Ban: []*store.Ban{ban}, BanFor: 1 << 40}))
 			}
 			slots := slotAsk{zone: "slots", key: "k", slots: 1}
 			shadow := slotAsk{zone: "shadow", key: "k", limits: []store.Limit{limit}, mode: test.mode, ban: test.ban, shadow: true, cost: 3}

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // serveZones returns a function that sends a request to a handler with these zones. Requests that pass run as long as given.
@@ -35,9 +36,7 @@ func serveNested(
 	h, err := provisionCombo(t, caddytest.ComboConfig{
 		App: "{}", Outer: `{"problem_json":true,"rate_limits":{` + outer + `}}`, Inner: `{"rate_limits":{` + cmp.Or(inner, outer) + `}}`,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(h.end)
 	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error { respond(w, r); return nil })
 	behind := next

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // connect connects through a relay to an echo server.
 func connect(t *testing.T) (*Relay, net.Conn) {
 	t.Helper()
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = echo.Close() })
 	go func() {
 		for {
@@ -32,14 +32,10 @@ func connect(t *testing.T) (*Relay, net.Conn) {
 		}
 	}()
 	r, err := Start(echo.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	conn, err := net.Dial("tcp", r.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	return r, conn

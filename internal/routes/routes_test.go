@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
@@ -71,9 +72,7 @@ func TestServersThatMatchEqually(t *testing.T) {
 		"other.example:80": "a", "b.example:80": "b", "y.example:90": "y", "other.example:90": "x", "other.example:91": "y",
 	} {
 		at, err := caddy.ParseNetworkAddress(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		if name, _, err := FindServer(app, at.Host, at.StartPort); name != want || err != nil {
 			t.Errorf("%s: server %q, error %v; want %q", address, name, err, want)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -91,9 +92,7 @@ func firstDifference(t *testing.T, got, want any) string {
 	t.Helper()
 	lines := func(v any) []string {
 		text, err := json.MarshalIndent(v, "", " ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		return strings.Split(string(text), "\n")
 	}
 	g, w := lines(got), lines(want)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminclient"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -19,17 +20,13 @@ func nobody(t *testing.T) string { return "127.0.0.1:" + redistest.FreePort(t) }
 func startServer(t *testing.T, admin string) *server {
 	t.Helper()
 	s, err := newServer("127.0.0.1:0", []adminclient.Instance{adminclient.Instance(admin)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.serve(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, <-ended)
 	})
 	return s
 }
@@ -40,9 +37,7 @@ const reached = http.StatusBadGateway
 func (s *server) call(t *testing.T, method, path string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.listener.Addr().String()+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	fields = append([]string{tokenField, s.token, "Sec-Fetch-Site", "same-origin", "Origin", "http://" + r.Host}, fields...)
 	for i := 0; i < len(fields); i += 2 {
 		switch {
@@ -55,14 +50,10 @@ func (s *server) call(t *testing.T, method, path string, fields ...string) (*htt
 		}
 	}
 	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return response, string(body)
 }
 

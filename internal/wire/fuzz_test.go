@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
@@ -189,9 +190,7 @@ func TestForeignNumbers(t *testing.T) {
 			data := append(reply(nil), whole...)
 			copy(data[at:], reply{}.numbers(bad))
 			r, err := wiretest.ReadReply(string(data))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, err)
 			allowed, _, failed := r.Take(fuzzed(t), nil)
 			_, isForeign := failed.(wire.ScriptError)
 			if allowed || !isForeign {

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -52,12 +53,8 @@ var durationFormats = map[string]time.Duration{
 func newEncoder(t *testing.T, name string, config logging.LogEncoderConfig) zapcore.Encoder {
 	t.Helper()
 	console, json := &logging.ConsoleEncoder{LogEncoderConfig: config}, &logging.JSONEncoder{LogEncoderConfig: config}
-	if err := console.Provision(caddy.Context{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Provision(caddy.Context{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, console.Provision(caddy.Context{}))
+	errtest.None(t, json.Provision(caddy.Context{}))
 	return map[string]zapcore.Encoder{"console": console, "json": json}[name]
 }
 
@@ -80,9 +77,7 @@ func encode(t *testing.T, e zapcore.Encoder, request *http.Request, want *access
 	buffer, err := e.EncodeEntry(zapcore.Entry{
 		Level: zap.InfoLevel, Time: time.UnixMicro(want.End), LoggerName: "http.log.access.log0", Message: "handled request",
 	}, fields)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	return buffer.Bytes()
 }
 
@@ -174,9 +169,7 @@ func readLogged(t *testing.T, e zapcore.Encoder, timeUnit, durationUnit time.Dur
 		duration = pick(r, 0, time.Microsecond, 999*time.Millisecond, time.Second, 36*time.Hour, time.Duration(r.Int64N(1e8))*time.Microsecond)
 	}
 	name := filepath.Join(t.TempDir(), "access.log")
-	if err := os.WriteFile(name, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, os.WriteFile(name, text, 0o600))
 	log, err := accesslog.Open(accesslog.Options{Names: []string{name}})
 	if timeUnit == 0 {
 		if err == nil || !strings.Contains(err.Error(), "no readable time") {
@@ -184,9 +177,7 @@ func readLogged(t *testing.T, e zapcore.Encoder, timeUnit, durationUnit time.Dur
 		}
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer log.Close()
 	p, n := log.NewParser(), 0
 	var got accesslog.Request

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
@@ -130,16 +131,12 @@ func (s *replayStore) deniedByKey(t testing.TB, log []zoneRequest, l *algorithms
 	for _, e := range log {
 		slices.SortStableFunc(open, func(a, b response) int { return cmp.Compare(a.end, b.end) })
 		for len(open) > 0 && open[0].end <= e.at {
-			if err := memory.CorrectAt(context.Background(), open[0].end, []store.Correction{open[0].Correction}); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, memory.CorrectAt(context.Background(), open[0].end, []store.Correction{open[0].Correction}))
 			open = open[1:]
 		}
 		requests := []store.ZoneRequest{{Zone: "zone", Key: own + e.key, Limits: limits, Mode: e.mode, Cost: e.cost, MaxWait: maxWait}}
 		allowed, err := memory.TakeAt(context.Background(), e.at, requests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		denied[e.key] += 0
 		if !allowed {
 			denied[e.key]++

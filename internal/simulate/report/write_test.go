@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/goldentest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
@@ -22,18 +23,14 @@ import (
 func textOf(t *testing.T, r *report.Report, o report.TextOptions) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := report.WriteText(&b, r, o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, report.WriteText(&b, r, o))
 	return b.Bytes()
 }
 
 func jsonOf(t *testing.T, r *report.Report) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := report.WriteJSON(&b, r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, report.WriteJSON(&b, r))
 	return b.Bytes()
 }
 
@@ -130,9 +127,7 @@ func TestJSONIsTheReport(t *testing.T) {
 		var got report.Report
 		decoder := json.NewDecoder(bytes.NewReader(jsonOf(t, want)))
 		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(&got); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, decoder.Decode(&got))
 		if !reflect.DeepEqual(&got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -48,9 +47,7 @@ func TestParseLimitText(t *testing.T) {
 		"unlimited":                             "can't stand beside limits",
 		"fixed_window 1 1h in 7 buckets":        `fixed_window takes events and window, not "1 1h in 7 buckets"`,
 	} {
-		if _, err := parseLimitText(text); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", text, err, says)
-		}
+		errtest.Says(t, errtest.Of(parseLimitText(text)), says, text)
 	}
 }
 

@@ -160,9 +160,7 @@ func init() {
 
 // loadForLaw loads a configuration. If random is not nil, it makes the store fail in some cases.
 func loadForLaw(t *testing.T, random *rand.Rand, config string) *explainLaw {
-	if err := caddy.Load([]byte(config), true); err != nil {
-		t.Fatalf("%s: %v", config, err)
-	}
+	errtest.None(t, caddy.Load([]byte(config), true), config)
 	x := &explainLaw{release: make(chan struct{})}
 	t.Cleanup(func() {
 		close(x.release)

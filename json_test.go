@@ -147,9 +147,7 @@ func TestJSON(t *testing.T) {
 	}
 	for value, want := range map[string]string{"0": "rate_limit: memory.max_keys must not be 0: leave it out for 1000000", "-5": "max_keys must be above 0, not -5", `"5"`: `rate_limit: memory.max_keys must be a whole number, not "5": write 5`} {
 		err := caddytest.Validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":` + value + `}}}}`)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("max_keys %s: %v", value, err)
-		}
+		errtest.Says(t, err, want, "max_keys", value)
 	}
 }
 
@@ -242,9 +240,7 @@ func TestRedisPlaceholders(t *testing.T) {
 	if err != nil || o.Address != "redis.internal:1,b:2" || o.MasterName != "redis.internal" || o.SentinelUsername != "redis.internal" || o.SentinelPassword != "from file" {
 		t.Errorf("options %+v, %v", o, err)
 	}
-	if _, err := (&Redis{Address: []string{"redis://h:1"}}).expandedOptions(zap.New(core)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of((&Redis{Address: []string{"redis://h:1"}}).expandedOptions(zap.New(core))))
 	if logs.Len() != 0 {
 		t.Errorf("warnings %v about a password that is not readable", logs.All())
 	}

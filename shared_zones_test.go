@@ -58,9 +58,7 @@ func TestSharedZonesInJSON(t *testing.T) {
 		`"zones":{}`:      `rate_limit: unknown field "zones" (did you mean rate_limits?)`,
 		`"rate_limit":{}`: `rate_limit: unknown field "rate_limit" (did you mean rate_limits?)`,
 	} {
-		if err := caddytest.Validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{` + field + `}}}`); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", field, err, want)
-		}
+		errtest.Says(t, caddytest.Validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{`+field+`}}}`), want, field)
 	}
 }
 

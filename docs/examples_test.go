@@ -88,9 +88,7 @@ func readCompose(t *testing.T, name string, wantCaddys int) (c composeFile) {
 			continue
 		}
 		caddys++
-		if _, err := os.Stat(dir + service.Build + "/Dockerfile"); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, errtest.Of(os.Stat(dir+service.Build+"/Dockerfile")))
 		for _, volume := range service.Volumes {
 			file, place, _ := strings.Cut(volume, ":")
 			if !strings.HasPrefix(file, ".") {

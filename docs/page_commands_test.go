@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // notRun are the beginnings of the commands that tests don't run, and why.
@@ -79,9 +80,7 @@ func TestPages(t *testing.T) {
 func runPages(t *testing.T, choose func(pageSection) pageSection) {
 	t.Helper()
 	for _, program := range []string{"bash", "curl"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(exec.LookPath(program)))
 	}
 	for _, page := range caddytest.Pages(t) {
 		if page == "CONTRIBUTING.md" {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // The pictures of the status page and of a simulation are there, and not too large.
@@ -13,12 +15,8 @@ func TestScreenshotsAreSmall(t *testing.T) {
 		for _, name := range []string{"light.png", "dark.png", "phone.png"} {
 			path := filepath.Join("docs", page, name)
 			file, err := os.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := png.Decode(file); err != nil {
-				t.Errorf("%s: %v", path, err)
-			}
+			errtest.None(t, err)
+			errtest.Report(t, errtest.Of(png.Decode(file)), path)
 			if info, _ := file.Stat(); info.Size() > 150_000 {
 				t.Errorf("%s has %d bytes, want at most 150,000", path, info.Size())
 			}

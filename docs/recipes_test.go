@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // The tests in this file show of recipes what the commands on their pages can't.
@@ -82,9 +83,7 @@ func failures(t *testing.T, filter, zone, log string) (found []string) {
 			t.Errorf("without a date: %s", line)
 		}
 		if m := regexp.MustCompile(expression).FindStringSubmatch(date.ReplaceAllString(line, "")); m != nil {
-			if _, err := netip.ParseAddr(m[1]); err != nil {
-				t.Error(err)
-			}
+			errtest.Report(t, errtest.Of(netip.ParseAddr(m[1])))
 			found = append(found, m[1])
 		}
 	}

@@ -58,9 +58,7 @@ func (c *clusterTest) keyOn(node *simredis.Server, n int) string {
 func remaining(t *testing.T, s store.Store, r store.ZoneRequest) int64 {
 	t.Helper()
 	look := []store.ZoneRequest{{Zone: r.Zone, Key: r.Key, Limits: r.Limits}}
-	if _, err := s.Take(t.Context(), look); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(t.Context(), look)))
 	return look[0].Outcome.Decisions[0].Remaining
 }
 
@@ -87,9 +85,7 @@ func nodeDies(t *testing.T, lasts time.Duration, hangs bool) {
 	mine.Cost, others.Cost = 0, 0
 	together := append(ask(c.keyOn(c.Nodes[2], 1)), ask(c.keyOn(dying, 1))...)
 	together[1].Zone = "y"
-	if _, err := idle.Take(t.Context(), together); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(idle.Take(t.Context(), together)))
 	run := func(r store.ZoneRequest, stop <-chan struct{}, see func(err error)) {
 		for {
 			began, one := time.Now(), []store.ZoneRequest{r}
@@ -118,9 +114,7 @@ func nodeDies(t *testing.T, lasts time.Duration, hangs bool) {
 	})
 	all.Go(func() {
 		run(others, stop, func(err error) {
-			if err != nil {
-				t.Errorf("a key of another node: %v", err)
-			}
+			errtest.Report(t, err, "a key of another node")
 		})
 	})
 	time.Sleep(100 * time.Millisecond) // virtual time
@@ -170,9 +164,7 @@ func TestNodeCutOff(t *testing.T) {
 			c.Replace(alone, heir)
 			s := c.open(t, redisstore.Hooks{})
 			for n := range 10 { // of all nodes
-				if _, err := s.Take(t.Context(), ask(fmt.Sprint(n))); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, errtest.Of(s.Take(t.Context(), ask(fmt.Sprint(n)))))
 			}
 		})
 	}
@@ -243,9 +235,7 @@ func TestGoesOnAfterWait(t *testing.T) {
 				}, redisstore.Hooks{}))
 				t.Cleanup(func() { _ = s.Close() })
 				from, to, key := c.Nodes[0], c.Nodes[1], c.keyOn(c.Nodes[0], 0)
-				if _, err := s.Take(t.Context(), ask(key)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, errtest.Of(s.Take(t.Context(), ask(key))))
 				c.BeginMove(slotOf(key), to)
 				c.EndMove(slotOf(key))
 				from.SetScriptTime(9*time.Millisecond, 0) // so 40 calls need three times the timeout

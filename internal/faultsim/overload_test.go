@@ -36,9 +36,7 @@ func TestSaturatedRedis(t *testing.T) {
 				for n := range callers {
 					all.Go(func() {
 						for range 3 {
-							if _, err := b.Take(t.Context(), ask(fmt.Sprint(n))); err != nil {
-								t.Error(err)
-							}
+							errtest.Report(t, errtest.Of(b.Take(t.Context(), ask(fmt.Sprint(n)))))
 						}
 					})
 				}
@@ -62,9 +60,7 @@ func TestShed(t *testing.T) {
 				b := store.NewBreaker(openSim(t, network, 0, o), nil)
 				t.Cleanup(b.Close)
 				f := store.NewFailover(b, store.NewMemory(1000), func(err error) { t.Errorf("the failover was told of %v", err) })
-				if _, err := f.Take(t.Context(), ask("first")); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, errtest.Of(f.Take(t.Context(), ask("first"))))
 				const callers = 700
 				limit := limitOf("z", "fixed_window", callers)
 				request := func() []store.ZoneRequest {
@@ -283,9 +279,7 @@ func TestOverriddenLate(t *testing.T) {
 			client := network.NewClient(0)
 			o.Dialer = client
 			s := must(redisstore.New(o, redisstore.Hooks{}))
-			if _, err := s.Take(t.Context(), ask("other")); err != nil { // has a connection
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(s.Take(t.Context(), ask("other")))) // has a connection
 			client.SetDelay((timeout+off)/2, (timeout+off)/2)
 			r := ask("k")
 			r[0].Override = new(store.Override)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -78,9 +79,7 @@ func TestReservedWhileSlotMoves(t *testing.T) {
 						t.Errorf("%d keys moved, released before %v: %v", moved, released, err)
 					})
 				}
-				if _, err := s.Take(t.Context(), r); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 				if released {
 					correct(0, true)
 					time.Sleep(2 * time.Minute) // in simulated time

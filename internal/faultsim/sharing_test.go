@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -233,9 +234,7 @@ func shareCalls(t *testing.T, c *clusterTest, s store.Store) {
 	remaining(t, s, ask("")[0]) // so that the nodes are known
 	for _, node := range c.Nodes {
 		requests := append(ask(c.keyOn(node, 100)), ask(c.keyOn(node, 101))...)
-		if _, err := s.Take(t.Context(), requests); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.Take(t.Context(), requests)))
 	}
 	time.Sleep(100 * time.Millisecond) // virtual time
 }

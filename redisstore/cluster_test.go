@@ -106,9 +106,7 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 	}
 	user := openCluster(t, c, redisstore.Options{Username: "caddy", Password: "secret"})
 	errtest.Report(t, user.Check(ctx))
-	if _, err := user.Take(ctx, request(t, "k")); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, errtest.Of(user.Take(ctx, request(t, "k"))))
 	s := open(t, redisstore.Options{Address: c.Addrs()[0]})
 	var failed error
 	for n := range 20 {
@@ -186,9 +184,7 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 func testClusterStats(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
 	for n := range 50 { // on all nodes
-		if _, err := s.Take(t.Context(), request(t, fmt.Sprint(n))); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.Take(t.Context(), request(t, fmt.Sprint(n)))))
 	}
 	if got := s.Stats(); got.Servers != 3 || got.Failing != 0 || got.Queued != 0 || got.Idle < 3 {
 		t.Errorf("%+v", got)
@@ -297,8 +293,6 @@ func left(t *testing.T, s store.Store, r store.ZoneRequest) int64 {
 	t.Helper()
 	r.Cost, r.Outcome = 0, store.Outcome{}
 	look := []store.ZoneRequest{r}
-	if _, err := s.Take(t.Context(), look); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(t.Context(), look)))
 	return look[0].Outcome.Decisions[0].Remaining
 }

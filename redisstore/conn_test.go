@@ -20,9 +20,7 @@ func TestUnixURL(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartUnix(t, "--requirepass", "p@ss")
 	s := open(t, redisstore.Options{Address: "unix://default:p%40ss@" + server.Addr + "?db=3", KeyPrefix: "p"})
-	if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(context.Background(), request(t, "k"))))
 	conn := server.Client.Conn()
 	defer conn.Close()
 	conn.Auth(context.Background(), "p@ss")
@@ -153,9 +151,7 @@ func TestSentinelSettings(t *testing.T) {
 		return n
 	}
 	s := open(t, redisstore.Options{Address: addrs, MasterName: redistest.Master, SentinelPassword: "right"})
-	if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(context.Background(), request(t, "k"))))
 	redistest.WaitFor(t, "it to be told of a new master", func() bool { return subscribed() > 0 })
 	before := subscribed()
 	_ = s.Close()

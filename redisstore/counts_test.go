@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -88,9 +89,7 @@ func TestLargestCounts(t *testing.T) {
 	}
 	// The time for the reply grows with the square of the number of limits. The script reads 1000 budgets at a time.
 	server.Client.FlushDB(ctx)
-	if err := take(limits)(1100); err != nil {
-		t.Errorf("1100 limits: %v", err)
-	}
+	errtest.Report(t, take(limits)(1100), "1100 limits")
 
 	breaker := store.NewBreaker(s, nil)
 	t.Cleanup(breaker.Close)

@@ -86,9 +86,7 @@ func TestClosedConnections(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for range 5 {
-		if _, err := s.Take(t.Context(), request(t, "k")); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, errtest.Of(s.Take(t.Context(), request(t, "k"))))
 		errtest.None(t, server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 	}
 }

@@ -123,9 +123,7 @@ func TestWorkPerCall(t *testing.T) {
 		ask := func(key string, cost int64) []store.ZoneRequest {
 			return []store.ZoneRequest{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
 		}
-		if _, err := s.Take(ctx, ask("first", 1)); err != nil { // the script is there
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.Take(ctx, ask("first", 1)))) // the script is there
 		var requests [][]store.ZoneRequest
 		for i := range 8 {
 			requests = append(requests, ask(fmt.Sprint(i), test.cost))

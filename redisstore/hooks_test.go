@@ -45,9 +45,7 @@ func TestRoundTripHook(t *testing.T) {
 	for n, q := range storetest.Quotas(10, 3_600_000_000_000) {
 		zones = append(zones, store.ZoneRequest{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}})
 	}
-	if _, err := s.Take(t.Context(), zones); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(t.Context(), zones)))
 	want(1) // Redis asked for the script, and got the message again
 	var batch [][]store.ZoneRequest
 	for n := range 5 {
@@ -76,9 +74,7 @@ func TestStats(t *testing.T) {
 		redistest.WaitFor(t, fmt.Sprintf("the numbers to be %+v", want), func() bool { return s.Stats() == want })
 	}
 	waitFor(redisstore.Stats{Servers: 1})
-	if _, err := s.Take(t.Context(), request(t, "a")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(t.Context(), request(t, "a"))))
 	waitFor(redisstore.Stats{Servers: 1, Idle: 1})
 	server.Freeze(t)
 	var all sync.WaitGroup

@@ -137,9 +137,7 @@ func TestKeysAndExpiry(t *testing.T) {
 		began := time.Now()
 		r := []store.ZoneRequest{{Zone: "my zone", Key: "a{b}%\n", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "my zone", q)}}}
 		for range 2 {
-			if _, err := s.Take(context.Background(), r); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(s.Take(context.Background(), r)))
 		}
 		name := "p:{a%7Bb%7D%25%0A}:" + r[0].Limits[0].ID
 		ttl := server.Client.PTTL(context.Background(), name).Val()
@@ -193,9 +191,7 @@ func TestUseAfterClose(t *testing.T) {
 	clients := func() int { return strings.Count(server.Client.ClientList(context.Background()).Val(), "addr=") }
 	idle := clients()
 	for range 3 {
-		if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.Take(context.Background(), request(t, "k"))))
 		_ = s.Close()
 		redistest.WaitForState(t, "the connections to close", func() (any, bool) {
 			n := clients()

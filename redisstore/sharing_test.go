@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -132,9 +133,7 @@ func TestCallersThatLeave(t *testing.T) {
 func TestClockSetAhead(t *testing.T) {
 	server := redistest.Shared(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
-	if _, err := s.Take(t.Context(), request(t, "first")); err != nil { // the script is there
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(t.Context(), request(t, "first")))) // the script is there
 	redisstore.SetClockReading(s, time.Now().Add(-time.Hour))
 	before, _ := stats(server.Client)
 	r := request(t, "k")

@@ -48,18 +48,14 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 			kept := isKept(func(key string) {
 				r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
 				for range 3 {
-					if _, err := s.Take(t.Context(), r); err != nil {
-						t.Fatal(err)
-					}
+					errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 				}
 				banned := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 3, Limits: r[0].Limits, Ban: ban}}
 				for range 4 {
 					_, _ = s.Take(t.Context(), banned)
 				}
 				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
-				if _, err := s.Take(t.Context(), r); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 				s.Correct([]store.Correction{{Request: &r[0], Refund: 1, Charge: 1, Leave: true}}, nil)
 			})
 			if kept {
@@ -88,9 +84,7 @@ func TestMemoryReservesBesideOverflow(t *testing.T) {
 	limits := []store.Limit{fixedWindow(t, 5, time.Second), fixedWindow(t, 1, 24*time.Hour)}
 	ask := func(now algorithms.Micros, key string) []store.ZoneRequest {
 		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, ReservedID: store.ReservedID("z", "")}}
-		if _, err := s.TakeAt(t.Context(), now, r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.TakeAt(t.Context(), now, r)))
 		return r
 	}
 	now := algorithms.Micros(1_000_000_000)

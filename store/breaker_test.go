@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -268,15 +269,11 @@ func TestBreakerCorrects(t *testing.T) {
 		defer b.Close()
 		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 10, time.Hour)}}}
 		for range 6 {
-			if _, err := b.Take(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(b.Take(t.Context(), r)))
 		}
 		remaining := func() int64 {
 			peek := []store.ZoneRequest{{Zone: "z", Key: "k", Limits: r[0].Limits}}
-			if _, err := f.Store.Take(t.Context(), peek); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(f.Store.Take(t.Context(), peek)))
 			return peek[0].Outcome.Decisions[0].Remaining
 		}
 		b.Correct(storetest.Refunds(r, 1), func(err error) { t.Errorf("correct: %v", err) })

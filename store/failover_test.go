@@ -26,9 +26,7 @@ func TestFailover(t *testing.T) {
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Share: 3}
 	takeOne := func() []store.ZoneRequest {
 		r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
-		if _, err := s.Take(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 		return r
 	}
 	remaining := func(want int64) []store.ZoneRequest {
@@ -139,9 +137,7 @@ func TestFailoverChargesOnce(t *testing.T) {
 	limit := fixedWindow(t, 10, time.Hour)
 	take := func(s store.Store, key string, cost int64) store.ZoneRequest {
 		r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
-		if _, err := s.Take(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 		return r[0]
 	}
 	f := store.NewFailover(manyFailures{store.NewMemory(1000)}, local, func(error) {})
@@ -175,9 +171,7 @@ func TestFailoverForgetsBan(t *testing.T) {
 		take := func(when string, want store.Verdict, local bool) {
 			t.Helper()
 			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Ban: ban}}
-			if _, err := s.Take(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 			o := r[0].Outcome
 			if o.Verdict != want || o.Local != local {
 				t.Errorf("%s, after %v: %v, local %v, want %v, local %v", when, time.Since(began), o.Verdict, o.Local, want, local)

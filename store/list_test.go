@@ -22,9 +22,7 @@ func TestMemoryBoundsKeysOfBans(t *testing.T) {
 			ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 60_000_000, Max: 60_000_000})
 			limits := []store.Limit{fixedWindow(t, 1, time.Second)}
 			take := func(key string) {
-				if _, err := s.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}); err != nil {
-					t.Fatal(err)
-				}
+				errtest.None(t, errtest.Of(s.Take(t.Context(), []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}})))
 			}
 			const count = 100
 			keys := make([]string, count)

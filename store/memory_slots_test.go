@@ -127,9 +127,7 @@ func TestMemoryAdmitsSlots(t *testing.T) {
 func slotsInFlight(t *testing.T, s store.Store, zone, key string) int64 {
 	t.Helper()
 	r := []store.ZoneRequest{{Zone: zone, Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}}}
-	if _, err := s.Take(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(s.Take(t.Context(), r)))
 	return r[0].Outcome.Slots.InFlight
 }
 

@@ -104,9 +104,7 @@ func TestMemoryForgetsInitial(t *testing.T) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 60_000_000, Burst: 5, Initial: &initial})
 		remaining := func() int64 {
 			r := []store.ZoneRequest{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
-			if _, err := s.Take(context.Background(), r); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(s.Take(context.Background(), r)))
 			return r[0].Outcome.Decisions[0].Remaining
 		}
 		if !take(t, s, "z", "k", 1, limit) || take(t, s, "z", "k", 1, limit) {

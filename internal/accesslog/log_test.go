@@ -36,9 +36,7 @@ func gzipped(t testing.TB, text string, member int) string {
 	for len(text) > 0 {
 		n := min(member, len(text))
 		w.Reset(&b)
-		if _, err := io.WriteString(w, text[:n]); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(io.WriteString(w, text[:n])))
 		errtest.None(t, w.Close())
 		text = text[n:]
 	}
@@ -212,15 +210,11 @@ func TestOpenErrors(t *testing.T) {
 		if err == nil {
 			l.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), test.error) {
-			t.Errorf("%s: the error is %v, want %s", test.name, err, test.error)
-		}
+		errtest.Says(t, err, test.error, test.name)
 	}
 	if os.Getuid() > 0 {
 		errtest.None(t, os.Chmod(good, 0))
-		if _, err := Open(Options{Names: []string{good}}); err == nil || !strings.Contains(err.Error(), "run the command as a user who can read it") {
-			t.Errorf("the error is %v", err)
-		}
+		errtest.Says(t, errtest.Of(Open(Options{Names: []string{good}})), "run the command as a user who can read it")
 	}
 }
 

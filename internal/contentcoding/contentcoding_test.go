@@ -35,9 +35,7 @@ func encode(t testing.TB, coding string, parts ...[]byte) []byte {
 		w, _ = gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	}
 	for _, part := range parts {
-		if _, err := w.Write(part); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(w.Write(part)))
 		errtest.None(t, w.Flush())
 	}
 	errtest.None(t, w.Close())

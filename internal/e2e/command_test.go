@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -119,9 +120,7 @@ func TestCommandFindsCaddy(t *testing.T) {
 	// A Caddy whose endpoint is a socket.
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	config := c.Expand(strings.ReplaceAll(commandSite(""), "{$ADMIN}", "unix/"+socket))
-	if _, err := c.Do("POST", "http://"+c.Admin+"/load", config, "Content-Type", "text/caddyfile"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(c.Do("POST", "http://"+c.Admin+"/load", config, "Content-Type", "text/caddyfile")))
 	top := func() caddytest.CommandResult { return c.RateLimit(t, "top", "--address", "unix/"+socket) }
 	caddytest.EventuallySees(t, "the socket serves", top, func(r caddytest.CommandResult) bool { return r.Code == 0 })
 }
@@ -131,9 +130,7 @@ func TestCommandWithoutAccess(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, commandSite(""))
 	config := c.Expand(strings.Replace(commandSite(""), "{$ADMIN}", "{$ADMIN} {\n\t\torigins elsewhere.example:2019\n\t}", 1))
-	if _, err := c.Do("POST", "http://"+c.Admin+"/load", config, "Content-Type", "text/caddyfile"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(c.Do("POST", "http://"+c.Admin+"/load", config, "Content-Type", "text/caddyfile")))
 	top := func() caddytest.CommandResult { return c.RateLimit(t, "top") }
 	caddytest.EventuallySees(t, "the origin is not allowed", top, func(r caddytest.CommandResult) bool { return r.Code == 1 })
 	c.RateLimit(t, "status").Fails(t, 1, "answers only to known addresses", "write origins "+c.Admin+" in the admin block")

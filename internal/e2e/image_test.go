@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // The Dockerfile copies files that are there, and its health check tells a Caddy that runs from one
@@ -30,9 +31,7 @@ func TestImage(t *testing.T) {
 		files = append(files, c[1])
 	}
 	for _, file := range files {
-		if _, err := os.Stat(file); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, errtest.Of(os.Stat(file)))
 		if regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(strings.SplitN(file, "/", 2)[0]) + `$`).MatchString(ignored) {
 			t.Errorf(".dockerignore keeps %s out of the image", file)
 		}

@@ -90,9 +90,7 @@ func TestExampleWebhook(t *testing.T) {
 			}
 		}
 		errtest.Report(t, json.NewDecoder(r.Body).Decode(&e))
-		if _, err := time.Parse(time.RFC3339, e.Data.Until); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, errtest.Of(time.Parse(time.RFC3339, e.Data.Until)))
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, fmt.Sprintf("%s %s %s %d%% of %s, %d", e.Event, e.Data.Zone, e.Data.Key, e.Data.Percent, e.Data.Limit, e.Data.Count))

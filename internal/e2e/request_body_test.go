@@ -250,9 +250,7 @@ func arriving(t testing.TB) (address string, parts <-chan string) {
 func sendParts(t testing.TB, to io.Writer, arrived <-chan string, encode func(string) string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
-		if _, err := io.WriteString(to, encode(part)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(io.WriteString(to, encode(part))))
 		for got := ""; got != part; {
 			select {
 			case more := <-arrived:

@@ -195,9 +195,7 @@ func TestSettleByBody(t *testing.T) {
 	errtest.None(t, err)
 	answer, err := caddytest.Client.Do(r)
 	errtest.None(t, err)
-	if _, err := io.ReadFull(answer.Body, make([]byte, len(usage)+8)); err != nil {
-		t.Error(err)
-	}
+	errtest.Report(t, errtest.Of(io.ReadFull(answer.Body, make([]byte, len(usage)+8))))
 	if got := charged(t, c, "leaves"); got != 10 {
 		t.Errorf("a stream that goes on is charged %d", got)
 	}

@@ -268,9 +268,7 @@ func TestSimulationEndsWhatCaddyEnded(t *testing.T) {
 				number := n
 				n++
 				clients.Go(func() {
-					if _, err := c.Do("GET", fmt.Sprintf("http://%s/?round=%d&key=%d", c.Site, round, number%2), ""); err != nil {
-						t.Error(err)
-					}
+					errtest.Report(t, errtest.Of(c.Do("GET", fmt.Sprintf("http://%s/?round=%d&key=%d", c.Site, round, number%2), "")))
 				})
 			}
 			clients.Wait()

@@ -115,9 +115,7 @@ func TestSimulationMeetsWhatRequestsMet(t *testing.T) {
 				header = append(header, name, values[0])
 			}
 			want = append(want, explainedMeeting(c.Explain(t, q)))
-			if _, err := c.Do("GET", q.URL, "", header...); err != nil {
-				t.Fatal(err)
-			}
+			errtest.None(t, errtest.Of(c.Do("GET", q.URL, "", header...)))
 		}
 		var parser accesslog.Parser
 		for i, path := range paths {
@@ -188,9 +186,7 @@ func TestSimulationErrors(t *testing.T) {
 			t.Fatal(test.config)
 		}
 		_, err := configuration.Load([]byte(test.config))
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", test.config, err, test.want)
-		}
+		errtest.Says(t, err, test.want, test.config)
 		var syntax *json.SyntaxError
 		if test.config == "x" && !errors.As(err, &syntax) {
 			t.Error(err)

@@ -201,9 +201,7 @@ func TestReaderFindsRepeatedNames(t *testing.T) {
 		errtest.None(t, err)
 		r := jsonvalue.NewReader(8, jsonvalue.Path{"other"}, path)
 		for range 2 {
-			if err := write(r, rand.New(rand.NewPCG(1, 2)), []byte(test.text)); err != nil {
-				t.Fatalf("%s: %v", test.text, err)
-			}
+			errtest.None(t, write(r, rand.New(rand.NewPCG(1, 2)), []byte(test.text)), test.text)
 			if got := r.Repeated(); got != test.want {
 				t.Errorf("%s: a name on the path %s is repeated: %v, want %v", test.text, test.path, got, test.want)
 			}
@@ -221,9 +219,7 @@ func TestReaderBeforeTheEnd(t *testing.T) {
 	for _, step := range []struct{ text, want string }{
 		{`{"a":12`, ""}, {`3`, ""}, {`,`, "123"}, {`"b":"x"`, "123"}, {`,"a":`, ""}, {`"x"`, "x"},
 	} {
-		if _, err := r.Write([]byte(step.text)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(r.Write([]byte(step.text))))
 		if got, _ := r.Value(0); got != step.want {
 			t.Errorf("after %s the value is %q, want %q", step.text, got, step.want)
 		}
@@ -251,9 +247,7 @@ func TestReaderMemoryIsBounded(t *testing.T) {
 	long := []byte(strings.Repeat("x", 1<<16))
 	r := jsonvalue.NewReader(100, jsonvalue.Path{"a"}, jsonvalue.Path{"a", "b"})
 	write := func(text []byte) {
-		if _, err := r.Write(text); err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, errtest.Of(r.Write(text)))
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

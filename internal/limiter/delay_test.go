@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -36,9 +37,7 @@ type queueTest struct {
 func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int64) *queueTest {
 	t.Helper()
 	var q algorithms.Quota
-	if _, err := fmt.Sscan(limit, &q.Algorithm, &q.Events, &q.Window, &q.Burst); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(fmt.Sscan(limit, &q.Algorithm, &q.Events, &q.Window, &q.Burst)))
 	return &queueTest{
 		handler: &Limiter{Store: budgets, SlotLines: ProcessSlotLines},
 		zone: &Zone{
@@ -65,9 +64,7 @@ func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
 func (q *queueTest) reset(t *testing.T) time.Duration {
 	t.Helper()
 	look := []store.ZoneRequest{q.request(0)}
-	if _, err := q.handler.Store.Take(t.Context(), look); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(q.handler.Store.Take(t.Context(), look)))
 	return time.Duration(look[0].Outcome.Decisions[0].ResetAfter) * time.Microsecond
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -142,9 +143,7 @@ func TestOverrideThatChangesAllTheTime(t *testing.T) {
 	var charged int64 // with any version
 	z.CompileOverride = func(text string) (*LimitSet, time.Time, error) {
 		var events int64
-		if _, err := fmt.Sscan(text, &events); err != nil {
-			t.Error(err)
-		}
+		errtest.Report(t, errtest.Of(fmt.Sscan(text, &events)))
 		limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: 1 << 40})
 		set := &LimitSet{Limits: []*algorithms.Limit{limit}}
 		set.NameBudgets(z.Name, z.Keys)

@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
@@ -132,12 +133,8 @@ func TestMemoryGrowsWithWhatHasArrived(t *testing.T) {
 func TestClose(t *testing.T) {
 	s, memory := &source{parts: [][]byte{make([]byte, 1000)}, end: io.EOF}, NewMemory(1<<20)
 	b := New(s, -1, memory)
-	if _, err := b.ReadAhead(2000); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(b, make([]byte, 10)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(b.ReadAhead(2000)))
+	errtest.None(t, errtest.Of(io.ReadFull(b, make([]byte, 10))))
 	if err := b.Close(); err != nil || !s.closed || memory.Used() != 0 {
 		t.Errorf("%v, closed %v, %d bytes taken", err, s.closed, memory.Used())
 	}
@@ -149,9 +146,7 @@ func TestClose(t *testing.T) {
 // Bytes that are released are not read, neither by the next handler nor ahead.
 func TestRelease(t *testing.T) {
 	b := New(io.NopCloser(bytes.NewReader(make([]byte, 1000))), -1, NewMemory(1<<20))
-	if _, err := b.ReadAhead(2000); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(b.ReadAhead(2000)))
 	b.Release()
 	b.Release()
 	if _, err := b.ReadAhead(2000); err != http.ErrBodyReadAfterClose {

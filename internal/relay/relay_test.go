@@ -43,9 +43,7 @@ func connect(t *testing.T) (*Relay, net.Conn) {
 
 func send(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, errtest.Of(io.WriteString(conn, text)))
 }
 
 // want reads a text from a connection.

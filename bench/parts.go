@@ -171,7 +171,7 @@ func parts() []*part {
 			},
 		},
 		{
-			name: "crowd", title: "4000 connections", connections: 4000, rounds: 5, turn: 2 * time.Second,
+			name: "crowd", title: "4000 connections", connections: 4000, rounds: 5, turn: 2 * time.Second, timeout: patient,
 			setups: []*setup{
 				{name: "memory", directive: zone(bucket)},
 				{name: "redis", reference: "memory", redis: "near", directive: zone(bucket)},

@@ -28,6 +28,7 @@ func rows() []row {
 		{"memory, mholt/caddy-ratelimit: requests/s", "bare Caddy", ratio("memory/"+mholt, "memory/"+bare)},
 		{"memory: processor time in Caddy", "bare Caddy", added(inCaddy, "memory/memory", "memory/"+bare)},
 		{"memory: processor time in Caddy", "bare Caddy", timeRatio("memory/memory", "memory/"+bare)},
+		{"memory, one key: processor time in Caddy", "bare Caddy", added(inCaddy, "memory/memory, one key", "memory/"+bare)},
 		{"memory, one key denied: requests/s", "`respond 429`", ratio("memory/memory, denied", "memory/bare Caddy, status 429")},
 		{"memory, one key: requests/s", "100,000 keys", ratio("memory/memory, one key", "memory/memory")},
 		{"`calendar`: processor time in Caddy", "`token_bucket`", added(inCaddy, "memory/calendar", "memory/memory")},
@@ -78,7 +79,7 @@ func rows() []row {
 			"Redis 10 ms away, `settle` with a refund, one key: requests/s", "without the option",
 			ratio("far/settle, one key", "far/plain, one key"),
 		},
-		{"4000 connections, Redis, `on_store_error deny`: requests/s", "memory", ratio("crowd/redis", "crowd/memory")},
+		{"4000 connections, Redis: requests/s", "memory", ratio("crowd/redis", "crowd/memory")},
 	}
 }
 

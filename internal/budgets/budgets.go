@@ -37,7 +37,7 @@ type Handler struct {
 type source interface {
 	// NeedZone has the start of the app fail if there is no zone of this name.
 	NeedZone(name string)
-	// ZonesNamed returns the zones of this name. Those with one identity share their budgets.
+	// ZonesNamed returns the zones of this name. Zones with one identity share their budgets.
 	ZonesNamed(name string) []*admin.Zone
 }
 

@@ -112,7 +112,7 @@ func TestOwnBudgetsOfUnknownZone(t *testing.T) {
 	c.Get(t, "/budget").Want(t, 200)
 }
 
-// While the store can't be asked, a client is told when to come back.
+// While the store can't be asked, the response says when to come back.
 func TestOwnBudgetsInOutage(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, strings.Replace(caddytest.Site("zone api {\nmatch path /api\nfixed_window 5 1h\n}\nredis 127.0.0.1:1\non_store_error deny"),

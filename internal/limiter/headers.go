@@ -150,8 +150,8 @@ func (state *State) setFamilies(h http.Header, families []httpfields.Family) {
 // isHidden reports whether clients don't see the budgets of the entry.
 func (e *Entry) isHidden() bool { return e.Shadow || e.Zone.Hidden }
 
-// tightestLimit returns the decision of the limit nearest to exhaustion, of all zones that clients see, and how much this limit grants at once. Slots count as a limit. If no limit was
-// asked, the decision is NotAsked.
+// tightestLimit returns the decision of the limit nearest to exhaustion, of all zones that clients see, and how much this
+// limit grants at once. Slots count as a limit. If no limit was asked, the decision is NotAsked.
 func (state *State) tightestLimit() (tightest algorithms.Decision, quota int64) {
 	tightest.NotAsked = true
 	for i := range state.Entries {

@@ -22,8 +22,8 @@ func PassedLimiters(repl *caddy.Replacer) (all []*Limiter) {
 }
 
 // PeekOwn looks at the budgets that the client of a request has in zones of the limiter, also in those that don't match the
-// request, or exempt it. It charges nothing. A zone has no entry if the request lacks a value for the key, if the zone is in
-// shadow mode for the key, or needs the body of a request. The error is that of the store.
+// request, or exempt it. It charges nothing. A zone has no entry if the request lacks a value for its key, or if it needs
+// the body of a request. It has none either in shadow mode. The error is that of the store.
 func (l *Limiter) PeekOwn(r *http.Request, repl *caddy.Replacer, zones []*Zone) (entries []Entry, err error) {
 	state := &State{Limiter: l, Explained: true}
 	_, err = state.WithOverrides(

@@ -41,6 +41,7 @@ func (d *Denial) eventName() string {
 type Events struct {
 	ctx       caddy.Context // of the app that emits
 	app       *caddyevents.App
+	audience  audience // nil if this Caddy can't say who handles an event
 	successor func() *Events
 	logger    *zap.Logger
 	lost      throttle.Throttle
@@ -58,6 +59,12 @@ const kindCount = 5
 
 var kindOf = map[string]int{eventThreshold: 1, eventBanned: 2, eventExceeded: 3, eventShadowExceeded: 4}
 
+// audience is the part of a newer [caddyevents.App] that the lowest Caddy lacks. Caddy 2.11.9 has it.
+type audience interface {
+	// ShouldEmit reports whether anything handles or logs events of a name. It is right once all apps have started.
+	ShouldEmit(name string) bool
+}
+
 type queuedEvent struct {
 	name string
 	data map[string]any
@@ -70,6 +77,7 @@ const maxQueuedEvents = 1000
 // the configuration has ended, they go to the Events that successor returns, or are dropped if it returns nil.
 func NewEvents(ctx caddy.Context, app *caddyevents.App, successor func() *Events) (*Events, error) {
 	q := &Events{ctx: ctx, app: app, successor: successor, logger: ctx.Logger()}
+	q.audience, _ = any(app).(audience)
 	context.AfterFunc(ctx, q.start) // events of a configuration that never started go to the successor, too
 	return q, app.On("started", whenStarted(q.start))
 }
@@ -106,8 +114,19 @@ func (q *Events) Add(name string, data map[string]any) {
 	q.emitLocked()
 }
 
-// addFields adds an event with the fields of a log message.
+// hasAudience reports whether anything may handle an event. Before the start, and for the successor, nobody can know.
+func (q *Events) hasAudience(name string) bool {
+	q.mu.Lock()
+	started := q.started
+	q.mu.Unlock()
+	return q.audience == nil || !started || q.ctx.Err() != nil || q.audience.ShouldEmit(name)
+}
+
+// addFields adds an event with the fields of a log message, if anything may handle it.
 func (q *Events) addFields(name string, fields []zap.Field) {
+	if !q.hasAudience(name) {
+		return
+	}
 	data := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(data)

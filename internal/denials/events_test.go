@@ -10,6 +10,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
@@ -164,4 +166,49 @@ func TestEventsOfEnded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An event that nothing handles is not even built. Before the start it is, because handlers can still come. After the end
+// it is, because it is for the successor. An older Caddy can't say whether anything handles an event.
+func TestEventsWithoutAudience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, app := newTestEvents(t)
+		handled := 0
+		handle(t, app, eventBanned, func(int) { handled++ })
+		built := 0
+		addBuilt := func(name string) bool {
+			before := built
+			q.addFields(name, []zap.Field{zap.Reflect("n", 1), zap.Inline(zapcore.ObjectMarshalerFunc(func(zapcore.ObjectEncoder) error {
+				built++
+				return nil
+			}))})
+			return built > before
+		}
+		ctx, end := caddy.NewContext(q.ctx)
+		q.ctx, q.successor = ctx, func() *Events { return nil }
+		_, knows := any(app).(audience)
+		if !addBuilt(eventExceeded) {
+			t.Error("an event before the start is not built")
+		}
+		q.start()
+		if got := addBuilt(eventExceeded); got == knows {
+			t.Errorf("an event that nothing handles is built: %t; Caddy knows that: %t", got, knows)
+		}
+		if !addBuilt(eventBanned) {
+			t.Error("an event with a handler is not built")
+		}
+		synctest.Wait()
+		if handled != 1 {
+			t.Errorf("%d events were handled, want 1", handled)
+		}
+		q.audience = nil
+		if !addBuilt(eventExceeded) {
+			t.Error("with an older Caddy, an event is not built")
+		}
+		q.audience, _ = any(app).(audience)
+		end()
+		if !addBuilt(eventExceeded) {
+			t.Error("an event after the end is not built, though it is for the successor")
+		}
+	})
 }

@@ -68,10 +68,10 @@ func anchors(t *testing.T, page string) map[string]bool {
 // A reader decides within five minutes whether to use the module.
 func TestReadmeIsShort(t *testing.T) {
 	text := caddytest.ReadFile(t, "README.md")
-	if lines := strings.Count(text, "\n"); lines > 230 {
-		t.Errorf("README.md has %d lines, want at most 230", lines)
+	if lines := strings.Count(text, "\n"); lines > 150 {
+		t.Errorf("README.md has %d lines, want at most 150", lines)
 	}
-	if words := len(strings.Fields(text)); words > 1800 {
-		t.Errorf("README.md has %d words, want at most 1800", words)
+	if words := len(strings.Fields(text)); words > 1150 {
+		t.Errorf("README.md has %d words, want at most 1150", words)
 	}
 }

@@ -113,7 +113,7 @@ func (b *batch) release() {
 func (s *Store) split(b *batch) {
 	now := time.Now()
 	of := func(hashSlot int, together bool) *message {
-		return b.messageOf(hashSlot, func() bool { return together || s.sharing.Shares(hashSlot, now) })
+		return b.messageOf(hashSlot, func() bool { return together || !b.isAlone() && s.sharing.Shares(hashSlot, now) })
 	}
 	for _, c := range b.calls {
 		if s.sharing != nil && hasSeveralKeys(c.requests) {

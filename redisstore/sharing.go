@@ -29,7 +29,7 @@ func (n *node) findSharing() {
 		}
 	}
 	if len(keys) < 2 {
-		n.sharing.Tried(false, false)
+		n.sharing.NotTried()
 		return
 	}
 	conns := n.acquire()

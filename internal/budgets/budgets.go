@@ -4,6 +4,7 @@ package budgets
 import (
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -26,8 +27,8 @@ func init() {
 // makes the key of each zone from the request, also if the zone doesn't match the request, or exempts it. It leaves out zones
 // whose key lacks a value or comes from a body, and zones in shadow mode.
 type Handler struct {
-	// The names of the zones, which can be of any site, or shared (default: the zones of all rate_limit handlers that the
-	// request has passed, except those with headers off).
+	// The names of the zones, which can be of any rate_limit handler (default: the zones of all rate_limit handlers that the
+	// request has passed, except zones with headers off).
 	Zones []string `json:"zones,omitempty"`
 
 	app source
@@ -93,22 +94,32 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// ServeHTTP implements [caddyhttp.MiddlewareHandler].
+// ServeHTTP implements [caddyhttp.MiddlewareHandler]. In error routes it keeps the status of the error.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	status := http.StatusOK
+	if failed, ok := r.Context().Value(caddyhttp.ErrorCtxKey).(caddyhttp.HandlerError); ok {
+		status = failed.StatusCode
+	} else if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		return caddyhttp.Error(http.StatusMethodNotAllowed, errors.New("rate_limit_budget answers only GET and HEAD"))
 	}
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	answer := Answer{Budgets: []Zone{}}
+	answer, seen := Answer{Budgets: []Zone{}}, make(map[shown]bool)
 	for _, part := range h.parts(repl) {
 		entries, err := part.limiter.PeekOwn(r, repl, part.zones)
 		if err != nil {
+			part.limiter.ReportStoreFailure(err)
 			httpfields.SetRetryAfter(w.Header(), limiter.OutageRetryAfter)
-			return caddyhttp.Error(http.StatusServiceUnavailable, err)
+			w.WriteHeader(http.StatusServiceUnavailable) // an error would write a log line for each request
+			return nil
 		}
 		for i := range entries {
-			answer.Budgets = append(answer.Budgets, view(&entries[i]))
+			e := &entries[i]
+			zone := shown{e.Zone.Name, e.Zone.Identity}
+			if !seen[zone] && (len(e.Limits) > 0 || e.Slots != nil || e.Outcome.Ban.Stands) {
+				seen[zone] = true
+				answer.Budgets = append(answer.Budgets, view(e))
+			}
 		}
 	}
 	body, err := options.ReadableJSON(answer)
@@ -117,8 +128,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store") // each client has another answer
-	_, _ = w.Write(append(body, '\n'))          // an error means that the client has left
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
 	return nil
+}
+
+// shown names a zone in an answer. Zones of one name in several handlers can share their budgets, or not.
+type shown struct {
+	name     string
+	identity limiter.Identity
 }
 
 // part is a limiter with the zones of it that are asked.
@@ -129,23 +147,26 @@ type part struct {
 
 // parts returns the zones by the limiters that decide them.
 func (h *Handler) parts(repl *caddy.Replacer) (all []part) {
-	if len(h.Zones) == 0 {
-		for _, l := range limiter.PassedLimiters(repl) {
-			shown := part{limiter: l}
-			for _, z := range l.Zones {
-				if !z.Hidden {
-					shown.zones = append(shown.zones, z)
-				}
-			}
-			all = append(all, shown)
+	add := func(l *limiter.Limiter, z *limiter.Zone) {
+		n := slices.IndexFunc(all, func(p part) bool { return p.limiter == l })
+		if n < 0 {
+			n = len(all)
+			all = append(all, part{limiter: l})
 		}
+		all[n].zones = append(all[n].zones, z)
 	}
 	for _, name := range h.Zones {
-		seen := make(map[limiter.Identity]bool)
 		for _, z := range h.app.ZonesNamed(name) {
-			if !seen[z.Identity] {
-				seen[z.Identity] = true
-				all = append(all, part{z.Limiter, []*limiter.Zone{z.Zone}})
+			add(z.Limiter, z.Zone)
+		}
+	}
+	if len(h.Zones) > 0 {
+		return all
+	}
+	for _, l := range limiter.PassedLimiters(repl) {
+		for _, z := range l.Zones {
+			if !z.Hidden {
+				add(l, z)
 			}
 		}
 	}

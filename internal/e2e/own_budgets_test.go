@@ -47,12 +47,18 @@ rate_limit monthly {
 		shadow
 		fixed_window 7 1h
 	}
+	zone free {
+		key {header.X-User}
+		fixed_window 6 1h
+		override alice unlimited
+		runtime_overrides
+	}
 	zone body {
 		key {http.rate_limit.request.json.user}
 		fixed_window 80 1h
 	}
 }
-rate_limit_budget /budget`, "rate_limit monthly\nrate_limit_budget /some hidden monthly"))
+rate_limit_budget /budget`, "rate_limit monthly\nrate_limit_budget /some hidden hidden monthly\nerror /broken 418\nhandle_errors {\n\trate_limit_budget hidden\n}"))
 		want := func(r caddytest.Response, parts ...string) {
 			t.Helper()
 			r.Want(t, 200, "Content-Type", "application/json", "Cache-Control", "no-store")
@@ -61,7 +67,7 @@ rate_limit_budget /budget`, "rate_limit monthly\nrate_limit_budget /some hidden 
 					t.Errorf("no %s in %s", part, r.Text)
 				}
 			}
-			for _, zone := range []string{"trial", "body"} {
+			for _, zone := range []string{"trial", "body", "free"} {
 				if strings.Contains(r.Text, zone) {
 					t.Errorf("zone %s in %s", zone, r.Text)
 				}
@@ -89,10 +95,14 @@ rate_limit_budget /budget`, "rate_limit monthly\nrate_limit_budget /some hidden 
 			c.Get(t, "/login", "X-User", "alice")
 		}
 		want(c.Get(t, "/budget", "X-User", "alice"), `"used":5,"remaining":0,`, `"ban":{"banned":true,"ends_after_seconds":3`)
-		r, _ := c.Do("POST", "http://"+c.OtherSite()+"/some", "")
+		r, _ := c.Do("POST", "http://"+c.OtherSite()+"/broken", "")
+		if r.Want(t, 418); strings.Count(r.Text, "hidden") != 1 {
+			t.Errorf("in an error route: %s", r.Text)
+		}
+		r, _ = c.Do("POST", "http://"+c.OtherSite()+"/some", "")
 		r.Want(t, 405, "Allow", "GET, HEAD")
 		r, _ = c.Do("GET", "http://"+c.OtherSite()+"/some", "", "X-User", "alice")
-		if r.Want(t, 200); strings.Count(r.Text, "monthly") != 1 { // although two handlers use the zone
+		if r.Want(t, 200); strings.Count(r.Text, "monthly") != 1 || strings.Count(r.Text, "hidden") != 1 { // although named twice, or of two handlers
 			t.Errorf("budgets twice: %s", r.Text)
 		}
 	})

@@ -19,7 +19,7 @@ const pause = time.Second
 // Sharing says which hash slots of a node share script calls. Its methods are safe for concurrent use.
 type Sharing struct {
 	never bool   // no shared script call may be made
-	try   func() // finds out whether the node runs shared script calls, and calls Tried
+	try   func() // finds out whether the node runs shared script calls, and calls Tried or NotTried
 
 	mu      sync.Mutex
 	allowed bool // the node runs shared script calls
@@ -31,7 +31,7 @@ type Sharing struct {
 }
 
 // New returns a Sharing that knows nothing. If never is true, no shared script call may be made. Otherwise try finds out
-// whether the node runs them, and calls Tried.
+// whether the node runs them, and calls Tried or NotTried.
 func New(never bool, try func()) *Sharing {
 	return &Sharing{never: never, try: try, pauses: make(map[int]time.Time)}
 }
@@ -48,6 +48,13 @@ func (s *Sharing) Tried(allowed, denied bool) bool {
 	}
 	s.allowed, s.denied, s.trying = allowed, denied || s.vain >= maxVain, false
 	return s.denied
+}
+
+// NotTried notes that a try was not possible. Another one begins after a while.
+func (s *Sharing) NotTried() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trying = false
 }
 
 // Forget forgets whether the node runs shared script calls.

@@ -34,6 +34,12 @@ func TestSharing(t *testing.T) {
 		check("it shares again", shares(1), true)
 		s.Forget()
 		check("it shares without a try", shares(1), false)
+		for range maxVain + 1 {
+			check("a try begins", begins(), true)
+			s.NotTried()
+			check("the next try begins at once", begins(), false)
+			time.Sleep(pause)
+		}
 		for n := range maxVain {
 			check("a try begins", begins(), true)
 			check("it is denied", s.Tried(false, false), n == maxVain-1)

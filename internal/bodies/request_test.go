@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
 )
 
@@ -51,7 +50,9 @@ func TestValuesOfOtherZones(t *testing.T) {
 	for _, pass := range []bool{false, true} {
 		_, b := newRequest(NewMemory(), "application/json", `{"user":"alice"}`)
 		wantValue(t, b, userInJSON, "", false)
-		errtest.None(t, b.Read(kindJSON, everyBody))
+		if err := b.Read(kindJSON, everyBody); err != nil {
+			t.Fatal(err)
+		}
 		wantValue(t, b, userInJSON, "alice", true)
 		wantValue(t, b, userInForm, "", true)
 		wantValue(t, b, JSONPrefix+"other", "", false)
@@ -61,7 +62,9 @@ func TestValuesOfOtherZones(t *testing.T) {
 			t.Errorf("pass %v: %v", pass, err)
 		}
 		wantValue(t, b, userInJSON, "", true)
-		errtest.Report(t, b.Read(kindForm, small))
+		if err := b.Read(kindForm, small); err != nil {
+			t.Error(err)
+		}
 		wantValue(t, b, userInJSON, "", true)
 		b.EndZone()
 		wantValue(t, b, userInJSON, "alice", true)
@@ -80,7 +83,9 @@ func TestBodyOfAnotherKind(t *testing.T) {
 		{"application/json", "", kindJSON},
 	} {
 		r, b := newRequest(NewMemory(), test.contentType, test.body)
-		errtest.Report(t, b.Read(test.kinds, Policy{})) // with these bounds, reading fails
+		if err := b.Read(test.kinds, Policy{}); err != nil { // with these bounds, reading fails
+			t.Error(err)
+		}
 		wantValue(t, b, userInForm, "", true)
 		b.EndZone()
 		wantValue(t, b, userInForm, "", false)
@@ -99,7 +104,9 @@ func TestValuesAreKeptIfThereIsRoom(t *testing.T) {
 		memory.Values = readahead.NewMemory(room)
 		_, b := newRequest(memory, "application/json", body)
 		for range 2 {
-			errtest.None(t, b.Read(kindJSON, everyBody))
+			if err := b.Read(kindJSON, everyBody); err != nil {
+				t.Fatal(err)
+			}
 			wantValue(t, b, userInJSON, "alice", true)
 			b.EndZone()
 			b.KeepValues()

@@ -113,7 +113,7 @@ func (b *batch) release() {
 func (s *Store) split(b *batch) {
 	now := time.Now()
 	of := func(hashSlot int, together bool) *message {
-		return b.messageOf(hashSlot, func() bool { return together || !b.isAlone() && s.sharing.Shares(hashSlot, now) })
+		return b.messageOf(hashSlot, func() bool { return together || s.sharing.Shares(hashSlot, now) })
 	}
 	for _, c := range b.calls {
 		if s.sharing != nil && hasSeveralKeys(c.requests) {
@@ -130,6 +130,9 @@ func (s *Store) split(b *batch) {
 		op := &b.slotsOps[i]
 		m := of(s.hashSlotOf("", op.name), s.sharing == nil)
 		m.slotsOps = append(m.slotsOps, op)
+	}
+	if s.sharing != nil && len(b.messages) > 1 {
+		s.sharing.TryIfDue()
 	}
 }
 

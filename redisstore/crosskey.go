@@ -31,6 +31,9 @@ func (c *Cluster) groups(requests []store.ZoneRequest, byNode bool) (groups []*t
 	for i, r := range requests {
 		hashSlot := c.names().HashSlot(r.Key)
 		owner := c.hashSlotNodes[hashSlot].Load()
+		if byNode && owner != nil {
+			owner.sharing.TryIfDue()
+		}
 		together := byNode && owner != nil && owner.sharing.Shares(hashSlot, time.Now())
 		n := slices.IndexFunc(groups, func(g *takeGroup) bool { return hasKey(g.requests, r.Key) })
 		if n < 0 && together {

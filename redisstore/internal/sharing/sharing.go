@@ -71,15 +71,21 @@ func (s *Sharing) Denied() bool {
 	return s.never || s.denied
 }
 
-// Shares reports whether a hash slot shares a script call with others now. While it is unknown whether the node runs such
-// calls, Shares begins a try each second.
-func (s *Sharing) Shares(hashSlot int, now time.Time) bool {
+// TryIfDue begins a try each second while it is unknown whether the node runs shared script calls.
+func (s *Sharing) TryIfDue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
 	if !s.never && !s.allowed && !s.denied && !s.trying && now.Sub(s.lastTry) >= pause {
 		s.trying, s.lastTry = true, now
 		go s.try()
 	}
+}
+
+// Shares reports whether a hash slot shares a script call with others now.
+func (s *Sharing) Shares(hashSlot int, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	end, pauses := s.pauses[hashSlot]
 	if pauses && !now.Before(end) {
 		delete(s.pauses, hashSlot)

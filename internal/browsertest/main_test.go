@@ -82,10 +82,10 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) *caddyProcess {
 	file := filepath.Join(t.TempDir(), "Caddyfile")
 	errtest.None(t, os.WriteFile(file, []byte(caddyfile), 0o600))
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	must(t, err)
+	errtest.None(t, err)
 	logged := func() string {
 		text, err := os.ReadFile(log.Name())
-		must(t, err)
+		errtest.None(t, err)
 		return string(text)
 	}
 	c.process = exec.Command(os.Args[0], "run", "--config", file)

@@ -38,7 +38,7 @@ func serve(t *testing.T, admins ...string) string {
 	case url := <-address:
 		t.Cleanup(func() {
 			stop()
-			must(t, <-ended)
+			errtest.None(t, <-ended)
 		})
 		return url
 	case err := <-ended:
@@ -73,8 +73,8 @@ func open(t *testing.T, address string, v view) *page {
 	t.Helper()
 	ctx, closePage := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	p := &page{t: t, ctx: ctx}
-	must(t, chromedp.Do(ctx))
-	must(t, chromedp.Listen(ctx, func(event any) {
+	errtest.None(t, chromedp.Do(ctx))
+	errtest.None(t, chromedp.Listen(ctx, func(event any) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		switch e := event.(type) {
@@ -117,23 +117,18 @@ func open(t *testing.T, address string, v view) *page {
 	_, err := chromedp.Call(ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: v.width, Height: v.height, DeviceScaleFactor: scale, Mobile: v.phone,
 	})
-	must(t, err)
+	errtest.None(t, err)
 	_, err = chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
-	must(t, err)
+	errtest.None(t, err)
 	p.do(chromedp.Navigate(address))
 	return p
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	errtest.None(t, err)
-}
-
 func (p *page) do(actions ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
-	must(p.t, chromedp.Do(p.ctx, actions...))
+	errtest.None(p.t, chromedp.Do(p.ctx, actions...))
 }
 
 // wait waits until an expression is true.

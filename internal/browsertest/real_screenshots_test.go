@@ -21,6 +21,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -104,9 +105,9 @@ func TestRealScreenshots(t *testing.T) {
 		}
 		evaluate[bool](p, "(document.activeElement.blur(), document.querySelectorAll('.message').forEach((m) => m.remove()), scrollTo(0, 0), true)")
 		shot, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-		must(t, err)
-		must(t, os.MkdirAll(pictures, 0o755))
-		must(t, os.WriteFile(pictures+names[i], smaller(t, shot, heights[i]), 0o644))
+		errtest.None(t, err)
+		errtest.None(t, os.MkdirAll(pictures, 0o755))
+		errtest.None(t, os.WriteFile(pictures+names[i], smaller(t, shot, heights[i]), 0o644))
 	}
 }
 
@@ -115,14 +116,14 @@ func relay(t *testing.T, page, method, path, body string) (int, string) {
 	t.Helper()
 	origin, token, _ := strings.Cut(page, "/#token=")
 	r, err := http.NewRequest(method, origin+"/instances/0/"+path, strings.NewReader(body))
-	must(t, err)
+	errtest.None(t, err)
 	r.Header.Set("Status-Page-Token", token)
 	r.Header.Set("Origin", origin)
 	response, err := client.Do(r)
-	must(t, err)
+	errtest.None(t, err)
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
-	must(t, err)
+	errtest.None(t, err)
 	return response.StatusCode, string(answer)
 }
 
@@ -178,7 +179,7 @@ func shop(t *testing.T, c *caddyProcess, begin time.Time, share float64) {
 func smaller(t *testing.T, shot []byte, height int) []byte {
 	t.Helper()
 	picture, err := png.Decode(bytes.NewReader(shot))
-	must(t, err)
+	errtest.None(t, err)
 	bounds := picture.Bounds()
 	bounds.Max.Y = min(bounds.Max.Y, height)
 	counts := make(map[color.RGBA]int)
@@ -204,7 +205,7 @@ func smaller(t *testing.T, shot []byte, height int) []byte {
 		}
 	}
 	var b bytes.Buffer
-	must(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, small))
+	errtest.None(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, small))
 	return b.Bytes()
 }
 

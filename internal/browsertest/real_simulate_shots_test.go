@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 const simulatePictures = "../../docs/simulate/"
@@ -53,13 +55,13 @@ func TestRealSimulateScreenshots(t *testing.T) {
 		t.Skip("-update takes the pictures")
 	}
 	report := simulateShop(t)
-	must(t, os.MkdirAll(simulatePictures, 0o755))
+	errtest.None(t, os.MkdirAll(simulatePictures, 0o755))
 	heights := []int{2440, 2440, 2400}
 	for i, v := range []view{{width: 1180, height: 1000}, {width: 1180, height: 1000, dark: true}, {width: 390, height: 844, phone: true}} {
 		p := openPage(t, report, v)
 		shot, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-		must(t, err)
-		must(t, os.WriteFile(simulatePictures+names[i], smaller(t, shot, heights[i]), 0o644))
+		errtest.None(t, err)
+		errtest.None(t, os.WriteFile(simulatePictures+names[i], smaller(t, shot, heights[i]), 0o644))
 	}
 }
 
@@ -67,14 +69,14 @@ func TestRealSimulateScreenshots(t *testing.T) {
 func simulateShop(t *testing.T) []byte {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(simulatedSite), 0o600))
+	errtest.None(t, os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(simulatedSite), 0o600))
 	writeShopLog(t, filepath.Join(dir, "access.log"))
 	command := exec.Command(os.Args[0], "rate-limit", "simulate", "--config", "Caddyfile", "--propose", "0.1%", "--format", "html", "access.log")
 	command.Dir = dir
 	command.Env = append(os.Environ(), beCaddy+"=1", "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	command.Stderr = os.Stderr
 	content, err := command.Output()
-	must(t, err)
+	errtest.None(t, err)
 	return content
 }
 
@@ -137,7 +139,7 @@ func writeShopLog(t *testing.T, name string) {
 	}
 	slices.SortStableFunc(all, func(a, b logged) int { return a.at.Compare(b.at) })
 	file, err := os.Create(name)
-	must(t, err)
+	errtest.None(t, err)
 	w := bufio.NewWriter(file)
 	for _, l := range all {
 		headers := ""
@@ -147,6 +149,6 @@ func writeShopLog(t *testing.T, name string) {
 		fmt.Fprintf(w, `{"level":"info","ts":%.6f,"logger":"http.log.access.log0","msg":"handled request","request":{"remote_ip":%q,"remote_port":"40112","client_ip":%q,"proto":"HTTP/2.0","method":"GET","host":"shop.example.com","uri":%q,"headers":{%s},"tls":{"resumed":false,"version":772,"cipher_suite":4865,"proto":"h2","server_name":"shop.example.com"}},"bytes_read":0,"user_id":"","duration":0.002,"size":2,"status":%d,"resp_headers":{}}`+"\n",
 			float64(l.at.UnixMicro())/1e6+0.002, l.client, l.client, l.path, headers, l.status)
 	}
-	must(t, w.Flush())
-	must(t, file.Close())
+	errtest.None(t, w.Flush())
+	errtest.None(t, file.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
@@ -104,7 +105,7 @@ func TestSmoke(t *testing.T) {
 func openReport(t *testing.T, r *report.Report, v view) *page {
 	t.Helper()
 	var b bytes.Buffer
-	must(t, htmlreport.Write(&b, r))
+	errtest.None(t, htmlreport.Write(&b, r))
 	return openPage(t, b.Bytes(), v)
 }
 
@@ -146,7 +147,7 @@ const contrastScript = `(() => {
 // The page in docs/clients.md shows clients their quota, and its looks cost nothing.
 func TestQuotaPage(t *testing.T) {
 	text, err := os.ReadFile("../../docs/clients.md")
-	must(t, err)
+	errtest.None(t, err)
 	_, caddyfile, _ := strings.Cut(string(text), "# A quota that clients can read.\n:8080 ")
 	caddyfile, _, _ = strings.Cut(caddyfile, "```")
 	c := startCaddy(t, "{$SITE} "+caddyfile)

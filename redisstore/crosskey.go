@@ -31,10 +31,11 @@ func (c *Cluster) groups(requests []store.ZoneRequest, byNode bool) (groups []*t
 	for i, r := range requests {
 		hashSlot := c.names().HashSlot(r.Key)
 		owner := c.hashSlotNodes[hashSlot].Load()
+		together := false
 		if byNode && owner != nil {
 			owner.sharing.TryIfDue()
+			together = owner.sharing.Shares(hashSlot, time.Now())
 		}
-		together := byNode && owner != nil && owner.sharing.Shares(hashSlot, time.Now())
 		n := slices.IndexFunc(groups, func(g *takeGroup) bool { return hasKey(g.requests, r.Key) })
 		if n < 0 && together {
 			n = slices.IndexFunc(groups, func(g *takeGroup) bool { return g.together && g.node == owner })

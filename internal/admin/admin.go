@@ -89,13 +89,7 @@ func Serve(w http.ResponseWriter, r *http.Request, inForce func() (*Configuratio
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	body, err := options.ReadableJSON(result)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
-	return nil
+	return WriteJSON(w, http.StatusOK, result)
 }
 
 // maxNamed is how many zones an error names.

@@ -218,7 +218,7 @@ func secondsUntil(span algorithms.Micros) *float64 {
 	if span >= algorithms.Forever {
 		return nil
 	}
-	s := fractionalSeconds(span)
+	s := FractionalSeconds(span)
 	return &s
 }
 
@@ -313,7 +313,7 @@ func (e *handlerExplanation) describeOutcome(entry *limiter.Entry, v *adminapi.E
 		v.Concurrency = &adminapi.Concurrency{Limit: entry.GrantedSlots(), InUse: o.Slots.InFlight}
 	}
 	if entry.Ban != nil {
-		ban := adminapi.Ban{Banned: o.Ban.Stands, Ends: fractionalSeconds(o.Ban.EndsAfter)}
+		ban := adminapi.Ban{Banned: o.Ban.Stands, Ends: FractionalSeconds(o.Ban.EndsAfter)}
 		v.Ban = &adminapi.ExplainedBan{Ban: ban, Begins: o.Ban.Began}
 	}
 	if entry.Settles() {

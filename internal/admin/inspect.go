@@ -201,7 +201,7 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 	}
 	if r.Ban != nil {
 		stands := r.Outcome.Ban.Stands
-		b.Ban = &adminapi.Ban{Banned: stands, Shadow: stands && !z.Enforces(r.Key), Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
+		b.Ban = &adminapi.Ban{Banned: stands, Shadow: stands && !z.Enforces(r.Key), Ends: FractionalSeconds(r.Outcome.Ban.EndsAfter)}
 	}
 	return b
 }
@@ -210,7 +210,7 @@ func (z *Zone) budgetsOf(r *store.ZoneRequest, alternative int, sets []limiter.N
 func NewLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 	l, d := r.GrantedLimit(limit), r.Outcome.Decisions[limit]
 	v := adminapi.Limit{
-		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
+		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: FractionalSeconds(d.ResetAfter),
 	}
 	switch {
 	case l.Algorithm().Calendar:
@@ -225,7 +225,7 @@ func NewLimitView(r *store.ZoneRequest, limit int) adminapi.Limit {
 		d.MoreAfter = 0
 	}
 	if d.MoreAfter < algorithms.Forever {
-		after := fractionalSeconds(d.MoreAfter)
+		after := FractionalSeconds(d.MoreAfter)
 		v.RetryAfter = &after
 	}
 	return v

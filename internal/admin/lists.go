@@ -117,7 +117,7 @@ func (z *Zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
 			continue
 		}
 		v := &adminapi.ListedBan{
-			ShownKey: z.viewListedKey(l), Origin: "denials", Ends: fractionalSeconds(l.Ban.EndsAfter), Shadow: !z.Enforces(l.Key),
+			ShownKey: z.viewListedKey(l), Origin: "denials", Ends: FractionalSeconds(l.Ban.EndsAfter), Shadow: !z.Enforces(l.Key),
 			Until: adminapi.Instant(time.Now().Add(time.Duration(l.Ban.EndsAfter) * time.Microsecond)),
 		}
 		if l.Ban.ByOperator {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"time"
@@ -109,5 +110,17 @@ func (a *OperatorRequest) listDeniedKeys() (any, error) {
 	return a.zones[0].DeniedKeys.List(time.Now()), nil
 }
 
-// fractionalSeconds returns a span of time in seconds.
-func fractionalSeconds(span algorithms.Micros) float64 { return float64(span) / 1e6 }
+// WriteJSON sends a value as JSON that people can read.
+func WriteJSON(w http.ResponseWriter, status int, value any) error {
+	body, err := options.ReadableJSON(value)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
+	return nil
+}
+
+// FractionalSeconds returns a span of time in seconds.
+func FractionalSeconds(span algorithms.Micros) float64 { return float64(span) / 1e6 }

@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 func init() {
@@ -113,24 +112,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 			w.WriteHeader(http.StatusServiceUnavailable) // an error would write a log line for each request
 			return nil
 		}
-		for i := range entries {
-			e := &entries[i]
+		for _, e := range entries {
 			zone := shown{e.Zone.Name, e.Zone.Identity}
 			if !seen[zone] && (len(e.Limits) > 0 || e.Slots != nil || e.Outcome.Ban.Stands) {
 				seen[zone] = true
-				answer.Budgets = append(answer.Budgets, view(e))
+				answer.Budgets = append(answer.Budgets, view(&e))
 			}
 		}
 	}
-	body, err := options.ReadableJSON(answer)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store") // each client has another answer
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
-	return nil
+	return admin.WriteJSON(w, status, answer)
 }
 
 // shown names a zone in an answer. Zones of one name in several handlers can share their budgets, or not.
@@ -145,7 +136,7 @@ type part struct {
 	zones   []*limiter.Zone
 }
 
-// parts returns the zones by the limiters that decide them.
+// parts returns the zones, each once, by the limiters that decide them. A call of the store can't have a limit twice.
 func (h *Handler) parts(repl *caddy.Replacer) (all []part) {
 	add := func(l *limiter.Limiter, z *limiter.Zone) {
 		n := slices.IndexFunc(all, func(p part) bool { return p.limiter == l })
@@ -153,7 +144,9 @@ func (h *Handler) parts(repl *caddy.Replacer) (all []part) {
 			n = len(all)
 			all = append(all, part{limiter: l})
 		}
-		all[n].zones = append(all[n].zones, z)
+		if !slices.Contains(all[n].zones, z) {
+			all[n].zones = append(all[n].zones, z)
+		}
 	}
 	for _, name := range h.Zones {
 		for _, z := range h.app.ZonesNamed(name) {
@@ -183,7 +176,7 @@ func view(e *limiter.Entry) Zone {
 		v.Concurrency = &adminapi.Concurrency{Limit: e.GrantedSlots(), InUse: e.Outcome.Slots.InFlight}
 	}
 	if e.Outcome.Ban.Stands {
-		v.Ban = &adminapi.Ban{Banned: true, Ends: float64(e.Outcome.Ban.EndsAfter) / 1e6}
+		v.Ban = &adminapi.Ban{Banned: true, Ends: admin.FractionalSeconds(e.Outcome.Ban.EndsAfter)}
 	}
 	return v
 }

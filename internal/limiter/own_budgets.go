@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
 )
 
 // PassedLimiters returns the limiters that a request has passed, in this order.
@@ -47,10 +45,9 @@ func (l *Limiter) PeekOwn(r *http.Request, repl *caddy.Replacer, zones []*Zone) 
 
 // collectOwn adds an entry for the budgets of the client in a zone, if it has any.
 func (state *State) collectOwn(z *Zone, repl *caddy.Replacer, a Attempt) {
-	readsBody := func(kinds bodies.Kinds) bool { return kinds != 0 }
+	readsBody := z.BodyNeeds.Factor|z.BodyNeeds.Plan|slices.Max(z.BodyNeeds.Keys) != 0
 	factor, key := state.factorOf(z, repl), z.KeyOf(repl, nil)
-	if factor == 0 || z.BodyNeeds.Factor|z.BodyNeeds.Plan != 0 || slices.ContainsFunc(z.BodyNeeds.Keys, readsBody) ||
-		!key.Complete || !z.Enforces(key.Text) {
+	if readsBody || factor == 0 || !key.Complete || !z.Enforces(key.Text) {
 		return
 	}
 	limits, override := z.limitSetFor(key, func() string {

@@ -16,7 +16,7 @@ import (
 //
 // ban.lua mirrors it.
 type Ban struct {
-	// After is the number of denials within Window that begin a ban; above 0.
+	// After is the number of denials within Window that begin a ban; 0 if denials begin none.
 	After int64
 	// Window is a span in microseconds; above 0.
 	Window Micros
@@ -34,8 +34,8 @@ const maxBanLevel = 63
 func (b *Ban) Check() error {
 	const maxAfter, maxDuration = 1<<31 - 1, maxSpan / 2
 	switch {
-	case b.After < 1 || b.After > maxAfter:
-		return fmt.Errorf("after must be from 1 to %d, not %d: write how many denials it takes", int64(maxAfter), b.After)
+	case b.After < 0 || b.After > maxAfter:
+		return fmt.Errorf("after must be from 0 to %d, not %d: write how many denials it takes", int64(maxAfter), b.After)
 	case b.Window < 1 || b.Window > maxSpan:
 		return errors.New("the window of a ban must be that of a limit")
 	case b.Duration < 1:
@@ -139,7 +139,7 @@ func (c *BanCheck) decide(now Micros) {
 // commit counts a denial by the zone's limits. A peek doesn't save the count.
 func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 	after, window, duration, maxDuration := c.Ban.After, c.Ban.Window, c.Ban.Duration, c.Ban.Max
-	counts := limitsDeny && !c.Decision.Stands
+	counts := limitsDeny && after > 0 && !c.Decision.Stands
 	if counts {
 		if c.denials == 0 {
 			c.start = now
@@ -177,6 +177,18 @@ func (b *Ban) Begin(s *State, now, span Micros) (reset Micros) {
 	c.decide(now)
 	s.A, s.B, s.C = now, now+span, packBan(0, true, min(c.level+1, maxBanLevel))
 	return span + b.Max
+}
+
+// Hold begins a ban that stands for span, above 0, from now on, unless a ban stands that ends later. It doubles no later ban.
+// Hold returns the time for which the state must be kept.
+//
+// change.lua mirrors it.
+func (b *Ban) Hold(s *State, now, span Micros) (reset Micros) {
+	c := BanCheck{Ban: b, State: s}
+	c.decide(now)
+	ends := max(c.ends, now+span)
+	s.A, s.B, s.C = now, ends, packBan(0, c.byOperator && c.ends == ends, max(c.level, 1))
+	return ends - now + b.Max
 }
 
 // StandingBan is a ban that is in force.

@@ -45,7 +45,7 @@ end
 -- when it ends, from now.
 local function ban_commit(ban, k, now, limits_deny, is_peek)
   local after, duration, max_duration = ban[1], ban[3], ban[4]
-  local counts, began = limits_deny and not ban.stands, 0
+  local counts, began = limits_deny and after > 0 and not ban.stands, 0
   if counts then
     if ban.denials == 0 then
       ban.start = now
@@ -67,8 +67,13 @@ local function ban_commit(ban, k, now, limits_deny, is_peek)
   return began, ends_after
 end
 
--- Begin a ban that stands for span from now on.
-local function ban_begin(ban, k, now, span)
+-- Begin a ban that stands for span from now on. One that holds leaves a ban that ends later.
+local function ban_begin(ban, k, now, span, holds)
   ban_decide(ban, k, now)
-  save(ban, k, now, now + span, 64 + min(ban.level + 1, 63), 0)
+  local ends, by_operator, level = now + span, 1, min(ban.level + 1, 63)
+  if holds then
+    ends, level = max(ban.ends, ends), max(ban.level, 1)
+    by_operator = ban.ends == ends and ban.by_operator or 0
+  end
+  save(ban, k, now, ends, by_operator * 64 + level, 0)
 end

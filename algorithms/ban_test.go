@@ -209,7 +209,7 @@ func TestBanCheck(t *testing.T) {
 	}
 	for _, b := range []Ban{
 		{},
-		{0, 1, 1, 1},
+		{-1, 1, 1, 1},
 		{1 << 31, 1, 1, 1},
 		{1, 0, 1, 1},
 		{1, maxSpan + 1, 1, 1},

@@ -277,7 +277,11 @@ func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (change
 		add(id, "forget")
 	}
 	for _, b := range c.Ban {
-		add(b.ID, "ban", now, c.BanFor, b.AppendMessage(nil))
+		kind := "ban"
+		if c.Holds {
+			kind = "hold"
+		}
+		add(b.ID, kind, now, c.BanFor, b.AppendMessage(nil))
 	}
 	if c.Override != nil {
 		add(store.OverrideID(c.Zone), "override", *c.Override, c.OverrideFor)

@@ -16,6 +16,8 @@ type Change struct {
 	// already is replaced.
 	Ban    []*Ban
 	BanFor algorithms.Micros
+	// Holds says that a response begins the bans, not an operator. A ban that ends later is not replaced.
+	Holds bool
 	// Override, if not nil, is the text of the key's new override. The empty text removes the
 	// override. The override lasts for OverrideFor; 0 stands for ever. To a store, the text has
 	// no meaning. Budgets don't change, so charges count for the limits of both
@@ -48,7 +50,11 @@ func (tx *transaction) change(c Change) {
 	}
 	for _, ban := range c.Ban {
 		e := tx.find(0, tx.shared.zones.zone(c.Zone), ban.ID)
-		reset := ban.Begin(&e.state, tx.now, c.BanFor)
+		begin := ban.Begin
+		if c.Holds {
+			begin = ban.Hold
+		}
+		reset := begin(&e.state, tx.now, c.BanFor)
 		e.label = newBanLabel(c.Key, ban.ID)
 		tx.save(&e, tx.now+reset)
 	}

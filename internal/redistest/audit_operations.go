@@ -135,7 +135,7 @@ func (r *replay) playChange(p *parsedCall) error {
 	case "forget":
 		delete(r.values, name)
 		delete(r.spoiled, name)
-	case "ban":
+	case "ban", "hold":
 		if number(1) != 0 {
 			return errors.New("at an instant that Redis was told")
 		}
@@ -146,7 +146,11 @@ func (r *replay) playChange(p *parsedCall) error {
 		}
 		v := r.valueAt(name)
 		v.ban = &bans[i]
-		bans[i].Begin(&v.state, p.at, number(2))
+		if argument(0) == "hold" {
+			bans[i].Hold(&v.state, p.at, number(2))
+		} else {
+			bans[i].Begin(&v.state, p.at, number(2))
+		}
 	case "override":
 		delete(r.values, name)
 		delete(r.spoiled, name)

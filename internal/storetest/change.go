@@ -288,4 +288,11 @@ func testBanByHand(t *testing.T, s Store) {
 	changeAt(t, s, start+63*minute, hour)
 	take(127*minute, true, 0) // it is forgotten 4 minutes after its end
 	take(127*minute, false, minute)
+	hold := store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 2 * minute, Holds: true}
+	changeAt(t, s, start+127*minute, hold)
+	take(127*minute, false, 2*minute)
+	changeAt(t, s, start+128*minute, store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 1, Holds: true})
+	take(128*minute, false, minute) // the longer one stands
+	take(129*minute, true, 0)
+	take(129*minute, false, 2*minute) // as the second ban, because a hold doubles none
 }

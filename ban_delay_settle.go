@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,25 +108,94 @@ func (b *Ban) options() []options.Option {
 
 // unmarshalBan reads ban <duration> [after <n>] [max <duration>] [scope zone|handler].
 func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
-	values := d.RemainingArgs()
-	args, b := append([]string{"ban"}, values...), new(Ban)
-	all := b.options()
-	for len(args) > 1 {
-		i := slices.IndexFunc(all, func(o options.Option) bool { return o.Name == args[0] })
-		if i < 0 {
-			break
-		}
-		if err := all[i].ReadText(args[1]); err != nil {
-			return nil, err
-		}
-		all, args = slices.Delete(all, i, i+1), args[2:]
-	}
-	if len(args) > 0 {
-		return nil, options.Must("takes a duration, and after, max and scope at most once and with a value each, not %q",
-			strings.Join(values, " "))
+	b := new(Ban)
+	if err := options.ReadLine(append([]string{"ban"}, d.RemainingArgs()...), b.options()); err != nil {
+		return nil, err
 	}
 	_, err := b.compile(anyLimits)
 	return b, err
+}
+
+// compileBan returns the ban of a zone with these limits, or nil. Denials begin it, or responses.
+func (c *Zone) compileBan(limits []*algorithms.Limit) (*algorithms.Ban, error) {
+	switch {
+	case c.Ban != nil && c.Hold != nil:
+		return nil, errors.New("ban and hold don't go together, because a key has one ban in a zone: write them in two zones")
+	case c.Ban != nil:
+		return c.Ban.compile(limits)
+	case c.Hold != nil:
+		_, ban, err := c.Hold.compile()
+		return ban, err
+	}
+	return nil, nil
+}
+
+// Hold bans a key when the response to one of its requests has one of these statuses, until the Retry-After of the response.
+type Hold struct {
+	// The statuses of the responses, 400 to 599. 4 stands for 4xx, and 5 for 5xx.
+	StatusCode []int `json:"status_code,omitempty"`
+
+	// The longest ban (default 10m).
+	Max caddy.Duration `json:"max,omitempty" zero:"10m"`
+
+	// How long a ban lasts if the response has no Retry-After with seconds or a date, at most max. With 0 such a response
+	// begins none (default 5s).
+	Default *caddy.Duration `json:"default,omitempty"`
+}
+
+// compile returns the policy of responses, and the bans that they begin.
+func (h *Hold) compile() (*limiter.HoldPolicy, *algorithms.Ban, error) {
+	longest, without := cmp.Or(time.Duration(h.Max), 10*time.Minute), 5*time.Second
+	if h.Default != nil {
+		without = time.Duration(*h.Default)
+	}
+	p := &limiter.HoldPolicy{Statuses: h.StatusCode, Max: longest.Microseconds(), Default: without.Microseconds()}
+	ban := &algorithms.Ban{Window: 1, Duration: p.Max, Max: p.Max} // a hold is as long as the first ban at most
+	switch err := errors.Join(checkSet(h.options()), ban.Check()); {
+	case len(h.StatusCode) == 0:
+		return nil, nil, errors.New("hold has no status: write the statuses of the responses, such as hold status 429 503")
+	case err != nil:
+		return nil, nil, fmt.Errorf("hold: %w", err)
+	case h.Default != nil && without > longest:
+		return nil, nil, fmt.Errorf("default of hold is %v, but no hold lasts longer than its max, %v: write a smaller default, or a larger max",
+			without, longest)
+	}
+	return p, ban, nil
+}
+
+func (h *Hold) options() []options.Option {
+	return []options.Option{
+		options.List("status", "429 503", &h.StatusCode, parseStatus, checkHeldStatuses),
+		options.Single("max", "10m", &h.Max, options.Duration, options.WholeMicros),
+		options.Single("default", "5s", &h.Default, options.Pointer(options.Duration), checkWait),
+	}
+}
+
+// parseStatus reads a status, or a class such as 4xx, which becomes 4.
+func parseStatus(text string) (int, error) {
+	if class, is := strings.CutSuffix(text, "xx"); is && len(class) == 1 {
+		text = class
+	}
+	return options.SmallInteger(text)
+}
+
+func checkHeldStatuses(statuses []int) error {
+	for _, s := range statuses {
+		if s != 4 && s != 5 && (s < 400 || s > 599) {
+			return options.Must("takes statuses from 400 to 599, and 4xx and 5xx, not %d", s)
+		}
+	}
+	return nil
+}
+
+// unmarshalHold reads hold status <code>... [max <duration>] [default <duration>].
+func unmarshalHold(d *caddyfile.Dispenser) (*Hold, error) {
+	h := new(Hold)
+	if err := options.ReadLine(d.RemainingArgs(), h.options()); err != nil {
+		return nil, err
+	}
+	_, _, err := h.compile()
+	return h, err
 }
 
 // Delay delays requests until there is room for them, instead of denying them. Requests that a limit
@@ -280,8 +348,8 @@ func (s *Settle) checkStatus() error {
 	return nil
 }
 
-// checkReservedWait checks the option wait of settle.
-func checkReservedWait(wait *caddy.Duration) error {
+// checkWait checks a wait that may be 0.
+func checkWait(wait *caddy.Duration) error {
 	switch {
 	case wait == nil:
 		return nil
@@ -297,7 +365,7 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	err := readBlock(d, "settle", []options.Option{
 		options.Made("match", "status 401 403", &s.Match, readResponseMatcher, nil),
 		options.Made("cost", "{http.response.header.X-Tokens}", &s.Cost, readSum, checkSettleCost),
-		options.Single("wait", "10s", &s.Wait, options.Pointer(options.Duration), checkReservedWait),
+		options.Single("wait", "10s", &s.Wait, options.Pointer(options.Duration), checkWait),
 	}, func() error { return s.check(algorithms.Binary, nil) })
 	return s, err
 }

@@ -92,6 +92,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			notify      <percent>...            # report when a key has used these shares of a calendar
 //			enforce     <percent>               # deny requests of this share of the keys
 //			ban         <duration> [after <denials>] [max <duration>] [scope zone|handler]  # deny all requests of a key
+//			hold        status <code>... [max <duration>] [default <duration>]  # until the Retry-After of a response
 //
 //			override <key> unlimited            # other limits for one key, or none; may repeat
 //			override <key> {

@@ -198,7 +198,7 @@ func (c *Zone) compileSets(factor int64, outage limiter.StoreErrorPolicy) (*limi
 		}
 	}
 	compile := standard.compile
-	if c.Plan == nil && c.Concurrency > 0 {
+	if c.Plan == nil && (c.Concurrency > 0 || c.Hold != nil) {
 		compile = standard.compileOptional // the zone may have concurrency alone
 	}
 	var err error
@@ -293,9 +293,7 @@ func (c *Zone) addSlotsAndBan(set *limiter.LimitSet, limits []*algorithms.Limit,
 	if c.Concurrency > 0 {
 		set.Slots = &store.Slots{Limit: c.Concurrency, Share: outage.SlotShare(c.Concurrency)}
 	}
-	if c.Ban != nil {
-		set.Ban, err = c.Ban.compile(limits)
-	}
+	set.Ban, err = c.compileBan(limits)
 	return err
 }
 

@@ -25,7 +25,12 @@ var mistakeBlocks = map[string]string{
 
 // mistakes are lines of a block whose last one is wrong, with the error. A semicolon ends a line.
 var mistakes = []struct{ block, lines, want string }{
-	{"zone", "ban 1h after 2 after 3", `ban takes a duration, and after, max and scope at most once and with a value each, not "1h after 2 after 3": write for example ban 1h after 5 max 24h`},
+	{"zone", "ban 1h after 2 after 3", `after takes one value, not 3: write for example after 5`},
+	{"zone", "hold 429", `hold takes status, max, default, each with its value, not "429": write for example hold status 429 503 max 10m`},
+	{"zone", "hold max 1m", `hold has no status: write the statuses of the responses, such as hold status 429 503`},
+	{"zone", "hold status 429 200", `status takes statuses from 400 to 599, and 4xx and 5xx, not 200: write for example status 429 503`},
+	{"zone", "hold status 429 max 1m default 2m", `default of hold is 2m0s, but no hold lasts longer than its max, 1m0s: write a smaller default, or a larger max`},
+	{"zone", "hold status 429; ban 1h", `ban and hold don't go together, because a key has one ban in a zone: write them in two zones`},
 	{"zone", "headers draft", `headers must be off, not "draft": write for example headers off`},
 	{"zone", "ban 1ns", "ban must be a whole number of microseconds, not 1ns: write for example ban 1h after 5"},
 	{"zone", "ban 1h max 59m", "ban: max must be from 1h, the duration, to 625499h56m53.685248s, not 59m: write the longest ban"},
@@ -49,7 +54,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"bare", "key {header.X-Key}; fixed_window 10 1month", `fixed_window takes events and window, not "10 1month": write fixed_window 10 30d, or calendar 10 month`},
 	{"bare", "key {header.X-Key}; calendar 10 30d", `calendar: period must be day, week, month or year, not "30d": write for example calendar 10 month`},
 	{"bare", "key {header.X-Key}; calendar 10 day Europe/Berln", `calendar: unknown time zone "Europe/Berln" (did you mean Europe/Berlin?)`},
-	{"bare", "concurrency 1; delay 1s; cost 2", "cost needs a limit, but the zone has only concurrency: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},
+	{"bare", "concurrency 1; delay 1s; cost 2", "cost needs a limit, but the zone has only concurrency or hold: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},
 	{"zone", "cost header.X-Cost", `cost "header.X-Cost" has header.X-Cost, the name of a placeholder, without its braces: write {header.X-Cost}`},
 	{"zone", "cost much", `cost "much" has "much" where a number from 0 or a placeholder is expected: write for example 2, {http.request.header.X-Cost}, or 5*{http.request.header.X-Output} + {http.request.header.X-Input}`},
 	{"bare", "gcra 1100000000000001 2us 1800000000000000; delay 1s", "delay: gcra 1100000000000001 2µs 1800000000000000 is too large to be counted exactly beside a delay: write fewer events, or a longer window"},
@@ -116,7 +121,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"zone", "key {client_ip}; override {client_ip} unlimited", `override "{http.vars.client_ip}" has a placeholder, which is not replaced here: write one key as it is, such as 203.0.113.7`},
 	{"zone", "override friend unlimited; override friend unlimited", `override "friend" is given twice: write it once`},
 	{"bare", "key_case lower; token_bucket 10 1m; override Alice unlimited; override alice { token_bucket 20 1m }; key {header.X-User}", `override "Alice" and override "alice" are for the same key, because key_case is lower: write one of them`},
-	{"bare", "key {header.X-Api-Key}; concurrency 3; override vip unlimited", "override needs a limit, but the zone has only concurrency: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},
+	{"bare", "key {header.X-Api-Key}; concurrency 3; override vip unlimited", "override needs a limit, but the zone has only concurrency or hold: leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot"},
 	{"zone", "override {$NOT_SET_HERE} unlimited", "override takes a key before unlimited: write for example override 203.0.113.7 unlimited, or, if the key is an environment variable, set it"},
 	{"zone", "override friend always", `override "friend": it takes unlimited, or limits in braces, not "always"`},
 	{"zone", "settle { cost {http.rate_limit.request.json.tokens} }", "cost of settle: {http.rate_limit.request.json.tokens} is empty here, because settle looks at the response: use it in key, plan, cost or factor"},
@@ -337,6 +342,7 @@ func TestDisagreements(t *testing.T) {
 		"limits": "gcra 20 1s", "mode": "mode nary", "factor": "factor 2", "concurrency": "concurrency 1",
 		"override": "override a unlimited", "runtime_overrides": "runtime_overrides",
 		"plan": "plan {header.P} {\na unlimited\n}", "notify": "calendar 9 day\nnotify 80%", "ban": "ban 1h",
+		"hold": "hold status 429",
 	}
 	for _, s := range zoneSettings() {
 		if (differs[s.Name] != "") != s.identifies {

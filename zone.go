@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
@@ -122,6 +123,10 @@ type Zone struct {
 	// (default: no key is banned).
 	Ban *Ban `json:"ban,omitempty"`
 
+	// Ban a key as the responses to its requests say, which is usually what an upstream says about its own limit. All
+	// instances deny the key then, or delay its requests if the zone has delay (default: no response bans a key).
+	Hold *Hold `json:"hold,omitempty"`
+
 	// The bounds of the request bodies that the zone reads. It reads a body for the placeholders
 	// {http.rate_limit.request.json.<path>} and {http.rate_limit.request.form.<field>} in key, plan,
 	// cost and factor (default: at most 65536 bytes; larger bodies are denied).
@@ -164,7 +169,8 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		Enforce: 100, Notify: c.Notify, Hidden: c.Headers == "off", Logger: h.Logger,
 		Metrics: telemetry.ZoneMetrics{
 			Name: name, Disabled: !h.CountsRequests,
-			HasSlots: c.Concurrency > 0, HasDelay: c.Delay != nil, HasBan: c.Ban != nil, HasSettle: c.Settle != nil,
+			HasSlots: c.Concurrency > 0, HasDelay: c.Delay != nil, HasBan: c.Ban != nil || c.Hold != nil, HasHold: c.Hold != nil,
+			HasSettle:       c.Settle != nil,
 			HasReservedWait: c.Settle.longestWait() > 0,
 		},
 		Concurrency: c.Concurrency, HashSecret: h.HashSecret,
@@ -183,7 +189,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	z.Keys = c.keyTemplates()
 	singleKey := !slices.ContainsFunc(z.Keys, func(k keys.Template) bool { return !k.Plain })
 	if z.Delay = c.delayPolicy(name, singleKey); z.Delay != nil {
-		z.Delay.CountWaiting = z.Metrics.CountWaitingInLine
+		z.Delay.CountWaiting = func(n lines.Need, more int64) { z.Metrics.CountWaitingFor(limiter.WaitsFor(n), more) }
 	}
 	factor := c.fixedFactor()
 	if c.Factor.varies() {
@@ -201,8 +207,9 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		}
 		z.Settle = limiter.NewSettlePolicy(name, c.Settle.Match, sum)
 	}
-	if c.Ban != nil {
-		z.Ban, _ = c.Ban.compile(anyLimits) // checked with the limits
+	z.Ban, _ = c.compileBan(anyLimits) // checked with the limits
+	if c.Hold != nil {
+		z.Hold, _, _ = c.Hold.compile()
 	}
 	z.KeyWarnings = source.warningsFor(z)
 	if c.Ban.isForHandler() {
@@ -293,10 +300,8 @@ func (c *Zone) checkLimitSets() error {
 	case c.MaxEvents != 0 && c.Window == 0:
 		return errors.New("window is missing or 0, and must be above 0: write for example window 1m")
 	}
-	if c.Ban != nil { // also if all limit sets are unlimited
-		if _, err := c.Ban.compile(anyLimits); err != nil {
-			return err
-		}
+	if _, err := c.compileBan(anyLimits); err != nil { // also if all limit sets are unlimited
+		return err
 	}
 	hasLimits := len(c.Limits) > 0 || c.MaxEvents != 0
 	switch {
@@ -305,10 +310,10 @@ func (c *Zone) checkLimitSets() error {
 			return err
 		}
 	case hasLimits:
-	case c.Concurrency == 0:
+	case c.Concurrency == 0 && c.Hold == nil:
 		return errors.New("it has no limit: write at least one, such as token_bucket 10 1s")
 	default:
-		if err := c.checkConcurrencyOnly(); err != nil {
+		if err := c.checkWithoutLimits(); err != nil {
 			return err
 		}
 	}

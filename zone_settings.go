@@ -106,6 +106,7 @@ func (c *Zone) settings() []zoneSetting {
 			Option: options.Made("ban", "1h after 5 max 24h", &c.Ban, unmarshalBan, nil),
 			view:   func(z *liveZone) any { return options.UnlessZero(z.config.Ban.describe()) },
 		},
+		{identifies: true, shown: true, Option: options.Made("hold", "status 429 503 max 10m", &c.Hold, unmarshalHold, nil)},
 		{Option: options.Made("max_body", "64KiB", &c.MaxBody, unmarshalMaxBody, checkMaxBody)},
 		{Option: options.Single("body_timeout", "5s", &c.BodyTimeout, options.Duration, options.AtLeast(time.Millisecond))},
 		{Option: options.Single("headers", "off", &c.Headers, options.Text, options.OneOf("off"))},
@@ -265,9 +266,9 @@ func checkNotify(shares []int64) error {
 // maxConcurrency is the largest value of the option concurrency.
 const maxConcurrency = 10_000_000
 
-// checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that need a limit, unless
-// an override may have one.
-func (c *Zone) checkConcurrencyOnly() error {
+// checkWithoutLimits checks a zone that has only concurrency or hold. It rejects options that need a limit, unless an
+// override may have one.
+func (c *Zone) checkWithoutLimits() error {
 	for _, set := range c.Override {
 		if set != nil && !set.Unlimited {
 			return nil
@@ -275,7 +276,7 @@ func (c *Zone) checkConcurrencyOnly() error {
 	}
 	for _, s := range c.settings() {
 		if s.needsLimits && s.Value != nil && !c.RuntimeOverrides {
-			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
+			return fmt.Errorf("%s needs a limit, but the zone has only concurrency or hold: "+
 				"leave it out, or write a limit, such as token_bucket 10 1s; exempt lets requests pass without a slot", s.Name)
 		}
 	}

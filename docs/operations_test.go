@@ -72,7 +72,7 @@ func TestMetricsReference(t *testing.T) {
 // allMetrics returns all metrics with all their labels, as of a process in which each of them has a value.
 func allMetrics(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	z := telemetry.ZoneMetrics{Name: t.Name(), HasSlots: true, HasDelay: true, HasBan: true, HasSettle: true, HasReservedWait: true}
+	z := telemetry.ZoneMetrics{Name: t.Name(), HasSlots: true, HasDelay: true, HasBan: true, HasHold: true, HasSettle: true, HasReservedWait: true}
 	z.CountDecision(telemetry.OutcomeAllowed, 0)
 	telemetry.CountStoreError(store.ErrOpen)
 	registry := prometheus.NewPedanticRegistry()

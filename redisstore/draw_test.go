@@ -66,7 +66,7 @@ func randomLimit(r *rand.Rand) *algorithms.Limit {
 // randomBan draws a ban, of a zone with such a window.
 func randomBan(r *rand.Rand, window algorithms.Micros) *algorithms.Ban {
 	b := algorithms.Ban{
-		After: pick[int64](r, 1, 1, 2, 3, 5), Window: window,
+		After: pick[int64](r, 0, 1, 1, 2, 3, 5), Window: window,
 		Duration: pick(r, 1, 1000, window, 1+r.Int64N(2*window), 1+r.Int64N(1<<r.IntN(48))),
 	}
 	b.Duration = min(b.Duration, 1<<50)

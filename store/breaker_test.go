@@ -36,6 +36,13 @@ func (f *failing) failure() error {
 	return nil
 }
 
+func (f *failing) Change(ctx context.Context, c store.Change) error {
+	if err := f.failure(); err != nil {
+		return err
+	}
+	return f.Store.Change(ctx, c)
+}
+
 func (f *failing) Take(ctx context.Context, requests []store.ZoneRequest) (bool, error) {
 	f.asked.Add(1)
 	if err := f.failure(); err != nil {

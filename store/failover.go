@@ -133,8 +133,14 @@ func (f *Failover) CountSlots(requests []ZoneRequest) {
 	f.store.CountSlots(requests)
 }
 
-// Change implements [Store]. It changes only the main store.
-func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
+// Change implements [Store]. It changes only the main store. A ban that a response begins stands in the local store, too, so an
+// outage doesn't end it here.
+func (f *Failover) Change(ctx context.Context, c Change) error {
+	if c.Holds {
+		_ = f.local.Change(ctx, c) // never fails
+	}
+	return f.store.Change(ctx, c)
+}
 
 // List implements [Store]. It lists only what the main store has.
 func (f *Failover) List(ctx context.Context, l Listing) (Page, error) { return f.store.List(ctx, l) }

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,5 +196,27 @@ func TestFailoverForgetsBan(t *testing.T) {
 		take("much later", store.Banned, false)
 		time.Sleep(30 * time.Minute)
 		take("after the ban", store.Allowed, false)
+	})
+}
+
+// A hold stands in the local store, too. So it stays when an outage begins, and begins when the store fails already.
+func TestFailoverHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zoneCount(1), nil), func(error) {})
+		const minute = 60_000_000
+		hold := storetest.Ban(t, "z", algorithms.Ban{Window: 1, Duration: minute, Max: minute})
+		for _, outage := range []error{nil, errGone} {
+			f.fail(outage)
+			err := s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(outage), Ban: []*store.Ban{hold}, BanFor: minute, Holds: true})
+			if (err != nil) != (outage != nil) {
+				t.Errorf("in the outage %v: %v", outage, err)
+			}
+			f.fail(errGone)
+			r := []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(outage), Cost: 1, Limits: []store.Limit{fixedWindow(t, 2, time.Hour)}, Ban: hold}}
+			if allowed, err := s.Take(t.Context(), r); allowed || err != nil || r[0].Outcome.Ban.EndsAfter != minute {
+				t.Errorf("after the outage %v: allowed %v, %v, %+v", outage, allowed, err, r[0].Outcome.Ban)
+			}
+		}
 	})
 }

@@ -16,6 +16,7 @@ const (
 	DeniedByConcurrency = "concurrency"
 	DeniedByReserved    = "reserved" // by a limit that would have room if nothing was reserved
 	DeniedByBan         = "ban"
+	DeniedByHold        = "hold" // by a ban that a response has begun
 )
 
 // ClearOutcome sets the Outcome as if no rule was asked.
@@ -33,6 +34,9 @@ func (r *ZoneRequest) Denies() bool {
 
 // IsBanned reports whether a ban of the key is in force, or began with this request.
 func (r *ZoneRequest) IsBanned() bool { return r.Outcome.Ban.EndsAfter > 0 }
+
+// IsHeldByResponses reports whether responses begin the key's bans, and denials don't.
+func (r *ZoneRequest) IsHeldByResponses() bool { return r.Ban != nil && r.Ban.After == 0 }
 
 // LacksSlot reports whether the zone denies the request because no slot is free.
 func (r *ZoneRequest) LacksSlot() bool { return r.Slots != nil && !r.Outcome.Slots.Free }
@@ -58,7 +62,10 @@ func (r *ZoneRequest) RetryAfter() algorithms.Micros {
 // DenialReason returns the reason why the zone denies the request, or "". If the reason is DeniedByLimit, limit
 // is the index of the limit with the longest wait. If it is DeniedByReserved, limit is the index of the first such limit.
 func (r *ZoneRequest) DenialReason() (reason string, limit int) {
-	if r.Outcome.Verdict == Banned {
+	switch {
+	case r.Outcome.Verdict == Banned && r.IsHeldByResponses():
+		return DeniedByHold, 0
+	case r.Outcome.Verdict == Banned:
 		return DeniedByBan, 0
 	}
 	longest := algorithms.Micros(-1)

@@ -157,7 +157,7 @@ func (e *handlerExplanation) concludeDecision() {
 	if !state.Allowed {
 		denying, wait := state.LongestDenial()
 		reason, limit := denying.DenialReason()
-		if denying.IsBanned() {
+		if denying.IsBanned() && reason != store.DeniedByHold {
 			reason = store.DeniedByBan
 		}
 		e.conclude(verdictDenied, decisionView(denying, reason, limit, secondsUntil(wait)))
@@ -180,13 +180,20 @@ func (e *handlerExplanation) concludeDecision() {
 func (e *handlerExplanation) concludeWait() {
 	entry := &e.state.Entries[e.waitsFor.Zone]
 	reason, thing, longest := store.DeniedByConcurrency, "a slot is free", entry.Zone.Delay.MaxDelay
-	if e.waitsFor.Reserved {
+	switch {
+	case e.waitsFor.Ban:
+		reason, thing = store.DeniedByHold, "the ban ends"
+	case e.waitsFor.Reserved:
 		reason, thing, longest = store.DeniedByReserved, "others give back what they have reserved", entry.Zone.Delay.MaxReserved
 	}
 	e.note("zone %s delays the request until %s, for at most %v; then the limits decide", entry.Zone.Name, thing,
 		time.Duration(longest)*time.Microsecond)
 	_, limit := entry.DenialReason()
-	e.conclude(verdictDelayed, decisionView(entry, reason, max(limit, 0), nil))
+	var frees *float64
+	if e.waitsFor.Ban {
+		frees = secondsUntil(entry.Outcome.Ban.EndsAfter)
+	}
+	e.conclude(verdictDelayed, decisionView(entry, reason, max(limit, 0), frees))
 }
 
 // concludeStoreError concludes from a failure of the store, as a limiter does.
@@ -292,10 +299,10 @@ func (e *handlerExplanation) describeOutcome(entry *limiter.Entry, v *adminapi.E
 		v.Store = "local"
 	}
 	switch {
-	case o.Verdict == store.Banned:
-		v.Verdict = verdictBanned
 	case e.waitsFor != nil && entry == &e.state.Entries[e.waitsFor.Zone], o.Verdict == store.Allowed && entry.RequiredDelay() > 0:
 		v.Verdict = verdictDelayed
+	case o.Verdict == store.Banned:
+		v.Verdict = verdictBanned
 	case o.Verdict == store.Denied:
 		v.Verdict = verdictDenied
 	case o.Verdict == store.Allowed:

@@ -120,8 +120,11 @@ func (z *Zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
 			ShownKey: z.viewListedKey(l), Origin: "denials", Ends: FractionalSeconds(l.Ban.EndsAfter), Shadow: !z.Enforces(l.Key),
 			Until: adminapi.Instant(time.Now().Add(time.Duration(l.Ban.EndsAfter) * time.Microsecond)),
 		}
-		if l.Ban.ByOperator {
+		switch {
+		case l.Ban.ByOperator:
 			v.Origin = "operator"
+		case z.Hold != nil:
+			v.Origin = "response"
 		}
 		v.Alternative = z.AlternativeText(i)
 		return v

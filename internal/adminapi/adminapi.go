@@ -27,6 +27,7 @@ type Zone struct {
 	Mode        string              `json:"mode"`
 	Factor      string              `json:"factor"`
 	Ban         string              `json:"ban"`
+	Hold        json.RawMessage     `json:"hold"`
 	Shadow      bool                `json:"shadow"`
 	Enforce     *float64            `json:"enforce"`
 	Notify      []int64             `json:"notify"`
@@ -146,7 +147,7 @@ type ListedBan struct {
 	Alternative string    `json:"alternative,omitempty"` // as in [Budgets]
 	Ends        float64   `json:"ends_after_seconds"`
 	Until       time.Time `json:"until"`
-	Origin      string    `json:"origin"`           // denials, or operator
+	Origin      string    `json:"origin"`           // denials, response, or operator
 	Shadow      bool      `json:"shadow,omitempty"` // as in [Ban]
 }
 

@@ -67,7 +67,7 @@ func banCommand() *cobra.Command {
 		Use:   "ban <zone> <key>",
 		Short: "Denies all requests of a key for a while",
 		Long: `
-Denies all requests of a key, from now on. The zone needs the option ban.` + changeNote,
+Denies all requests of a key, from now on. The zone needs the option ban or hold.` + changeNote,
 		Examples: `
   $ caddy rate-limit ban login 203.0.113.9
   $ caddy rate-limit ban login 203.0.113.9 --for 24h`,
@@ -92,7 +92,7 @@ func unbanCommand() *cobra.Command {
 		Short: "Ends the ban of a key",
 		Long: `
 Ends the ban of a key, and forgets its earlier bans and the denials that count
-toward the next one. Charges stay. The zone needs the option ban.` + changeNote,
+toward the next one. Charges stay. The zone needs the option ban or hold.` + changeNote,
 		Examples: `
   $ caddy rate-limit unban login 203.0.113.9`,
 	}, func(c *call) error { return c.change("DELETE", "ban", "ban ended", nil) })

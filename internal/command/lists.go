@@ -23,13 +23,13 @@ func bansCommand() *cobra.Command {
 		Use:   "bans [zone]",
 		Short: "Shows the bans in force",
 		Long: `
-Shows the bans in force, of one zone or of all. The origin of a ban is 'denials'
-or 'operator'.` + listNote,
+Shows the bans in force, of one zone or of all. The origin of a ban is
+'denials', 'response' or 'operator'.` + listNote,
 		Examples: `
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
-	}, maxPage, oneOfRedis, func(z adminapi.Zone) bool { return z.Ban != "" }, getPages("bans"), bansView)
+	}, maxPage, oneOfRedis, func(z adminapi.Zone) bool { return z.Ban != "" || z.Hold != nil }, getPages("bans"), bansView)
 }
 
 func overridesCommand() *cobra.Command {

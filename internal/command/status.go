@@ -242,6 +242,9 @@ func limitsOf(z adminapi.Zone) string {
 	if z.Concurrency > 0 {
 		limits = append(limits, fmt.Sprintf("concurrency %d", z.Concurrency))
 	}
+	if z.Hold != nil {
+		limits = append(limits, "hold")
+	}
 	text := strings.Join(limits, ", ")
 	if z.Shadow {
 		text += " (shadow)"

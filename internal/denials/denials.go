@@ -78,9 +78,17 @@ func (c Cause) String() string {
 	}
 }
 
-// message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
+// message returns the log message. Tools such as fail2ban look for "rate limit exceeded", and then ban clients. So a hold, for
+// which no client is to blame, has other messages.
 func (d *Denial) message() string {
+	isHold := d.Reason == store.DeniedByHold
 	switch {
+	case d.Ban && isHold:
+		return "hold began"
+	case isHold && d.Shadow:
+		return "request would be denied by a hold"
+	case isHold:
+		return "request denied by a hold"
 	case d.Ban && d.Shadow:
 		return "key would be banned"
 	case d.Ban:

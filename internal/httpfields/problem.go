@@ -16,7 +16,7 @@ type Problem struct {
 	Status int    `json:"status"`
 	// Policies are the limits that deny the request, by their names in RateLimit-Policy.
 	Policies []string `json:"violated-policies,omitempty"`
-	// Reason is why: limit, concurrency, reserved or ban.
+	// Reason is why: limit, concurrency, reserved, ban or hold.
 	Reason string `json:"reason,omitempty"`
 	// RetryAfter is in seconds, as in the field Retry-After.
 	RetryAfter json.Number `json:"retry-after,omitempty"`
@@ -34,6 +34,8 @@ func Denied(p Problem) Problem {
 		p.Title = "The rest of the quota for such requests is reserved by others at present"
 	case "ban":
 		p.Type, p.Title = problemTypes+"abnormal-usage-detected", "Too many such requests have been denied"
+	case "hold":
+		p.Type, p.Title = problemTypes+"temporary-reduced-capacity", "An earlier response asks to wait before the next such request"
 	}
 	return p
 }

@@ -40,10 +40,10 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 // clientReason returns the reason of a denial as clients see it. A denial that begins a ban counts as
 // one by the ban, because its retry after is that of the ban.
 func (e *Entry) clientReason() string {
-	if e.IsBanned() {
+	reason, _ := e.DenialReason()
+	if e.IsBanned() && reason != store.DeniedByHold {
 		return store.DeniedByBan
 	}
-	reason, _ := e.DenialReason()
 	return reason
 }
 

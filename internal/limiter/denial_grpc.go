@@ -29,6 +29,7 @@ var grpcDenialMessages = map[string]string{
 	store.DeniedByConcurrency: "too many requests in flight",
 	store.DeniedByReserved:    "rate limit reserved by requests in flight",
 	store.DeniedByBan:         "banned after too many requests",
+	store.DeniedByHold:        "an earlier response asks to wait",
 }
 
 // respondToGRPC responds to a gRPC call, and reports whether the request is one. A wait of 0 means that

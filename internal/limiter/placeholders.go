@@ -123,7 +123,7 @@ func (state *State) exceededField(field string) (value any, ok bool) {
 func (e *Entry) exceededLimit(field string) string {
 	reason, limit := e.DenialReason()
 	switch {
-	case e.clientReason() == store.DeniedByBan:
+	case e.IsBanned():
 		return ""
 	case reason == store.DeniedByConcurrency:
 		limit = len(e.Limits)

@@ -62,7 +62,7 @@ type Entry struct {
 	Factor             int64     // the divisor of the bursts, in millionths; 0 for a look-up of a ban
 	IsBanLookup        bool      // the request doesn't belong to the zone, but a ban of its key there denies it, too
 
-	waited      bool        // the request has waited in a line of the zone
+	waited      bool        // the request has waited in a line of the zone, or for the end of a ban
 	Settled     bool        // the true cost is known, so that the charge is corrected
 	TrueCost    int64       // in events, by the response
 	final       bool        // the rest of the response can't change the charge any more

@@ -34,7 +34,7 @@ func (state *State) passUndecided(w http.ResponseWriter, r *http.Request, next c
 func (state *State) newResponseWriter(w http.ResponseWriter, r *http.Request) *responseWriter {
 	return &responseWriter{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
-		state:                 state, noBody: r.Method == http.MethodHead, bodyLeft: unknownLength,
+		state:                 state, request: r, noBody: r.Method == http.MethodHead, bodyLeft: unknownLength,
 	}
 }
 
@@ -45,7 +45,7 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 	if !state.HasEnforcedZone() {
 		families = nil
 	}
-	if len(families) == 0 && settling == nil && !state.hasSlots() && !state.Body.Held() {
+	if len(families) == 0 && settling == nil && !state.hasSlots() && !state.holds() && !state.Body.Held() {
 		return next.ServeHTTP(w, r)
 	}
 	rw := state.newResponseWriter(w, r)
@@ -61,6 +61,9 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 		err = next.ServeHTTP(rw, r)
 	}
 	if !rw.headerSent { // an outer handler will write the response, past rw
+		if r.Context().Err() == nil { // else the error may be that the client has left
+			state.ban(r, statusAfter(err), w.Header())
+		}
 		state.setFamilies(w.Header(), families)
 	}
 	return err
@@ -77,6 +80,7 @@ func (state *State) hasSlots() bool {
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	state      *State
+	request    *http.Request
 	families   []httpfields.Family
 	settlement *Settlement          // nil if no zone settles
 	body       *bodies.ResponseBody // nil if no true cost depends on it
@@ -105,6 +109,7 @@ func (w *responseWriter) beforeHeader(status int) {
 	}
 	w.headerSent = true
 	w.state.Body.ReleaseUnread()
+	w.state.ban(w.request, status, w.Header())
 	if w.settlement != nil {
 		w.settlement.ReadHeader(status, w.Header())
 	}

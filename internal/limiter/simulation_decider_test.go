@@ -61,6 +61,7 @@ type simulatedZone struct {
 	ban     *store.Ban
 	mode    algorithms.Mode
 	settles bool
+	holds   bool
 }
 
 type simulatedRequest struct {
@@ -68,6 +69,7 @@ type simulatedRequest struct {
 	key       string
 	costs     []int64 // by zone
 	trueCosts []int64 // by zone; -1: unknown
+	holds     []int64 // by zone
 	shadows   []bool  // by zone
 	belongs   []bool  // by zone
 }
@@ -117,6 +119,10 @@ func drawSimulation(t *testing.T, seed uint64) *simulationProgram {
 				After: 1 + random.Int64N(3), Window: 5_000_000, Duration: 1_000_000, Max: 1_000_000 * (1 + random.Int64N(4)),
 			}}
 		}
+		if z.ban == nil && random.IntN(3) == 0 {
+			z.holds = true
+			z.ban = &store.Ban{ID: store.BanID(z.Name, ""), Ban: &algorithms.Ban{Window: 1, Duration: 9_000_000, Max: 9_000_000}}
+		}
 		z.settles = z.mode == algorithms.Binary && len(z.limits) > 0 && random.IntN(2) == 0
 		z.RefundsDenied = z.settles && random.IntN(2) == 0
 		delay := 1 + random.Int64N(5_000_000)
@@ -125,13 +131,16 @@ func drawSimulation(t *testing.T, seed uint64) *simulationProgram {
 		// slots of two zones, and from limits that let several requests pass at once.
 		twoLines := z.slots != nil && waits
 		atOnce := h < len(p.handlers)-1 && slices.ContainsFunc(z.limits, func(l store.Limit) bool { return l.Algorithm().Name != "gcra" || len(z.limits) > 1 })
-		if z.mode == algorithms.Binary && !cannotDelay && !twoLines && !atOnce && random.IntN(2) == 0 {
+		if z.mode == algorithms.Binary && !cannotDelay && !twoLines && !atOnce && !z.holds && random.IntN(2) == 0 {
 			z.MaxDelay, waits = delay, waits || z.slots != nil
 			if random.IntN(2) == 0 {
 				z.Places, z.SingleKey = 1+random.Int64N(8), random.IntN(2) == 0
 			}
 		}
 		p.zones, p.handlers[h] = append(p.zones, z), append(p.handlers[h], i)
+	}
+	if z := &p.zones[0]; len(p.zones) == 1 && z.holds { // requests that wait for the end of a ban come at one instant
+		z.limits, z.slots, z.settles, z.mode, z.MaxDelay, z.Places = nil, nil, false, algorithms.Binary, 1+random.Int64N(9_000_000), 1000
 	}
 	at, keys := algorithms.Micros(1), 1+random.IntN(3)
 	for range 120 {
@@ -149,7 +158,11 @@ func drawSimulation(t *testing.T, seed uint64) *simulationProgram {
 					trueCost = 0 // can't be charged after the response
 				}
 			}
-			r.costs, r.trueCosts = append(r.costs, cost), append(r.trueCosts, trueCost)
+			hold := int64(0)
+			if z.holds && random.IntN(4) == 0 {
+				hold = 1 + random.Int64N(9_000_000)
+			}
+			r.costs, r.trueCosts, r.holds = append(r.costs, cost), append(r.trueCosts, trueCost), append(r.holds, hold)
 			r.shadows, r.belongs = append(r.shadows, random.IntN(4) == 0), append(r.belongs, random.IntN(8) > 0)
 		}
 		p.requests = append(p.requests, r)
@@ -223,6 +236,9 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 			if e.Denies() {
 				reason, _ = e.DenialReason()
 			}
+			if reason == store.DeniedByHold {
+				reason = store.DeniedByBan // as simulations call it
+			}
 			describe.zone(e.ZoneRequest, reason)
 		}
 		delay = time.Since(came)
@@ -242,6 +258,9 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 		for i := range state.Entries {
 			e := &state.Entries[i]
 			z := slices.IndexFunc(p.zones, func(z simulatedZone) bool { return z.Name == e.Zone.Name })
+			if span := r.holds[z]; span > 0 && !served.denied {
+				errtest.Report(t, s.handler.Store.Change(t.Context(), e.holdFor(span)))
+			}
 			if trueCost := r.trueCosts[z]; e.Settles() && served.denied {
 				e.TrueCost, e.Settled = 0, p.zones[z].RefundsDenied
 			} else if e.Settles() && trueCost >= 0 {
@@ -296,7 +315,7 @@ func (p *simulationProgram) simulate() []servedRequest {
 				if r.belongs[i] {
 					h.Requests = append(h.Requests, p.zoneRequest(r, i))
 					settled := p.zones[i].settles && r.trueCosts[i] >= 0
-					h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: i, Settled: settled, TrueCost: r.trueCosts[i]})
+					h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: i, Settled: settled, TrueCost: r.trueCosts[i], Hold: r.holds[i]})
 				}
 			}
 			v.Handlers = append(v.Handlers, h)

@@ -18,8 +18,8 @@ var processStart = time.Now()
 // instantOf returns an instant of the monotonic clock in the form of the package lines. It is never 0.
 func instantOf(t time.Time) algorithms.Micros { return t.Sub(processStart).Microseconds() + 1 }
 
-// take lets the store decide the request. A request that lacks nothing but slots and reserved events waits for them with
-// waitCtx, and then the store decides again. took is how long the last decision took, and 0 if there was none.
+// take lets the store decide the request. A request that lacks nothing but slots, reserved events or the end of holds waits for
+// it with waitCtx, and then the store decides again. took is how long the last decision took, and 0 if there was none.
 func (state *State) take(waitCtx, storeCtx context.Context) (allowed bool, took time.Duration, err error) {
 	l, w := state.Limiter, &state.Wait
 	var woken chan struct{} // receives a value when it may be the turn of a request that waits
@@ -40,7 +40,7 @@ func (state *State) take(waitCtx, storeCtx context.Context) (allowed bool, took 
 			if woken == nil {
 				woken = make(chan struct{}, 1)
 				w.Wake = wakeBy(woken)
-				defer state.trace.Wait(waitCtx, waitsFor(need.Reserved))() // once
+				defer state.trace.Wait(waitCtx, WaitsFor(need))() // once
 			}
 			if next, err = state.awaitTurn(waitCtx, need, woken); err != nil {
 				return false, took, err
@@ -70,16 +70,19 @@ func wakeBy(woken chan<- struct{}) func(algorithms.Micros) {
 	}
 }
 
-// waitsFor returns the name of what a request waits for.
-func waitsFor(reserved bool) string {
-	if reserved {
+// WaitsFor returns the name of what a request waits for.
+func WaitsFor(need lines.Need) string {
+	switch {
+	case need.Ban:
+		return telemetry.ForBan
+	case need.Reserved:
 		return telemetry.ForReserved
 	}
 	return telemetry.ForSlot
 }
 
-// awaitTurn puts the request into a line, and waits until it is the first there, and what it needs may be free. It returns
-// [lines.Decided] if that did not become free in time.
+// awaitTurn puts the request into a line, and waits until it is the first there, and what it needs may be free, or until a ban
+// ends. It returns [lines.Decided] if that did not become free in time.
 func (state *State) awaitTurn(ctx context.Context, need lines.Need, woken <-chan struct{}) (next lines.Step, err error) {
 	slots, w := state.Limiter.SlotLines, &state.Wait
 	slots.Join(w, need, instantOf(time.Now()))

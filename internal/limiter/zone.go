@@ -39,6 +39,7 @@ type Zone struct {
 	// also if it can't be compiled; zero means never.
 	CompileOverride func(text string) (set *LimitSet, until time.Time, err error)
 	Ban             *algorithms.Ban // without the window of limits; nil: no key is banned
+	Hold            *HoldPolicy     // nil: no response bans a key
 	BanLookup       *LimitSet       // the ban alone, for requests of other zones; nil: none is looked up
 	Concurrency     int64           // as configured for the zone; 0: any number of requests may be in flight
 

@@ -390,7 +390,7 @@ func TestLaws(t *testing.T) {
 			z.Zone, z.Cost = []string{"first", "second"}[i], 1
 			z.DelayPolicy = DelayPolicy{MaxDelay: maxDelay, MaxPlaces: 1 + random.Int64N(20), SingleKey: random.IntN(4) == 0}
 			z.Places = NewPlaces(func(owner any, corrections []store.Correction) { w.refund(z, owner, corrections) })
-			z.CountWaiting = func(_ bool, n int64) { z.counted += n }
+			z.CountWaiting = func(_ Need, n int64) { z.counted += n }
 			if random.IntN(3) > 0 {
 				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: []int64{1, 1, 2, 2, 9}[random.IntN(5)]}
 			}

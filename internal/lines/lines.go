@@ -22,14 +22,15 @@ type DelayPolicy struct {
 	MaxPlaces   int64 // bounds the requests that are delayed, or decided, at the same time
 	SingleKey   bool  // all requests of the zone have the same key
 	Places      *Places
-	// CountWaiting, if not nil, counts n more requests in the lines of the zone. It must not call the SlotLines.
-	CountWaiting func(reserved bool, n int64)
+	// CountWaiting, if not nil, counts n more requests that wait for something in the zone. It must not call the SlotLines.
+	CountWaiting func(need Need, n int64)
 }
 
-// Need is a slot of a zone for which a request waits, or the events that other requests have reserved there.
+// Need is the thing for which a request waits in a zone: a slot, events that others have reserved, or the end of a ban that a
+// response has begun.
 type Need struct {
-	Zone     int
-	Reserved bool
+	Zone          int
+	Reserved, Ban bool
 }
 
 // nothing is no Need.
@@ -59,10 +60,11 @@ type Request struct {
 	// most before Look. Wake must not call the SlotLines. It must be set when the request joins a line.
 	Wake func(wait Micros)
 
-	asked   bool // the store has decided
-	allowed bool // its last decision
-	waits   bool // in a line, and its charges are not being decided
-	need    Need // in whose line the request stands, or has stood last
+	asked   bool   // the store has decided
+	allowed bool   // its last decision
+	waits   bool   // in a line, and its charges are not being decided
+	need    Need   // for which the request waits, or has waited last
+	banEnds Micros // when a request that waits for the end of a ban asks again
 	line    *line
 	element *list.Element // in that line
 }
@@ -97,7 +99,7 @@ func (r *Request) IsHeld(zone int) bool { return r.Zones[zone].held != nil }
 func (r *Request) Reserve(mayWait func() bool) (reserved bool) {
 	for i := range r.Requests {
 		q, p := &r.Requests[i], r.Zones[i].Delay
-		if p == nil || len(q.Limits) == 0 && q.Slots == nil {
+		if p == nil || len(q.Limits) == 0 && q.Slots == nil && !q.IsHeldByResponses() {
 			continue
 		}
 		maxWait := r.longestLimitDelay(i, 0)
@@ -183,24 +185,30 @@ func (r *Request) chargesDenials() bool {
 	return slices.ContainsFunc(r.Requests, func(q store.ZoneRequest) bool { return q.Mode == algorithms.Uniform && !q.Shadow })
 }
 
-// missing returns what the request can wait for, if it lacks nothing but slots and reserved events, and can wait for all
-// of them. Otherwise it returns nothing. The line in which the request stands comes first.
+// missing returns what the request can wait for, if nothing denies it for which it can't wait. Otherwise it returns nothing.
+// Bans come first, and then the line in which the request stands.
 func (r *Request) missing(now Micros) Need {
-	missing := nothing
+	missing, latest := nothing, Micros(0)
 	for i := range r.Requests {
 		q := &r.Requests[i]
 		if q.Shadow || !q.Denies() {
 			continue
 		}
+		if ends := q.Outcome.Ban.EndsAfter; q.Outcome.Verdict == store.Banned && q.IsHeldByResponses() && r.canWait(Need{Zone: i}, now+ends) {
+			if ends > latest {
+				missing, latest = Need{Zone: i, Ban: true}, ends
+			}
+			continue
+		}
 		if q.Outcome.Verdict == store.Banned || slices.ContainsFunc(q.Outcome.Decisions, algorithms.Decision.Denies) {
 			return nothing
 		}
-		for _, n := range []Need{{i, false}, {i, true}} {
+		for _, n := range []Need{{Zone: i}, {Zone: i, Reserved: true}} {
 			switch lacks := q.LacksSlot() && !n.Reserved || q.LacksReserved() && n.Reserved; {
 			case !lacks:
 			case !r.canWait(n, now):
 				return nothing
-			case missing == nothing || r.line != nil && r.need == n:
+			case missing == nothing || !missing.Ban && r.line != nil && r.need == n:
 				missing = n
 			}
 		}
@@ -239,14 +247,14 @@ func (r *Request) PrepareShadows() (charged []store.Correction) {
 		if q.Mode == algorithms.Uniform {
 			charged = append(charged, store.Correction{Request: q, Refund: q.Cost})
 		}
-		if q.Outcome.Verdict == store.Denied && q.Outcome.Ban.EndsAfter == 0 {
+		if q.Outcome.Verdict == store.Denied && q.Outcome.Ban.EndsAfter == 0 && !q.IsHeldByResponses() {
 			q.Ban = nil
 		}
 	}
 	return charged
 }
 
-// beginWait records in the zones that the request isn't charged for a while, because it waits for a slot.
+// beginWait records in the zones that the request isn't charged for a while, because it waits for something.
 func (r *Request) beginWait() {
 	r.waits = true
 	for i := range r.Zones {
@@ -261,7 +269,9 @@ func (r *Request) endWait(now Micros) {
 	if !r.waits {
 		return
 	}
-	r.waits = false
+	if r.waits = false; r.need.Ban {
+		r.countWaiting(-1)
+	}
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace {
 			z.Delay.Places.addAwaiting(r.Requests[i].Key, -1)

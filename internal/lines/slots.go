@@ -34,7 +34,8 @@ const (
 	LocalPause  Micros = 250_000 // of a store in this process, in which a slot is only free without a reason if its limit has changed
 	// perQuestion is the shortest time per question of all lines together: with many lines, each of them asks less often.
 	perQuestion Micros = 2_500
-	// longestSleep is the longest time until the first request of a line looks again, because other lines may have ended.
+	// longestSleep is the longest time until the first request of a line looks again, because other lines may have ended. A
+	// request that waits for the end of a ban looks as often, because an operator may have ended it.
 	longestSleep Micros = 1_000_000
 )
 
@@ -105,7 +106,7 @@ func (s *SlotLines) occupiedLine(r *Request) Need {
 		if q.Slots != nil && r.Zones[i].Delay.MaxDelay > 0 && s.byKey[r.slotKey(Need{Zone: i})] != nil {
 			return Need{Zone: i}
 		}
-		if n := (Need{i, true}); r.mayWaitForReserved(i) {
+		if n := (Need{Zone: i, Reserved: true}); r.mayWaitForReserved(i) {
 			if l := s.byKey[r.slotKey(n)]; l != nil && !mayFitBefore(q, &l.first().Requests[l.first().need.Zone]) {
 				return n
 			}
@@ -137,11 +138,17 @@ func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, n
 
 // Join puts a request into the line of a Need. If it stands in another line, it leaves
 // that line. If it has just asked as the first of this line, the next question comes after a
-// pause. Join returns how long to wait at most before Look.
+// pause. There is no line for the end of a ban. Join returns how long to wait at most before Look.
 func (s *SlotLines) Join(r *Request, need Need, now Micros) (wait Micros) {
 	r.beginWait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if need.Ban {
+		s.remove(r, slotsMayRemain, now)
+		r.need, r.banEnds = need, now+min(r.Requests[need.Zone].Outcome.Ban.EndsAfter, longestSleep)
+		r.countWaiting(1)
+		return r.banEnds - now
+	}
 	if r.line == nil || r.need != need {
 		s.remove(r, slotsMayRemain, now)
 		s.insert(r, need, now)
@@ -153,11 +160,8 @@ func (s *SlotLines) Join(r *Request, need Need, now Micros) (wait Micros) {
 	return s.wait(r, now)
 }
 
-// Leave removes a request from its line, if it stands in one, because it won't be decided.
+// Leave ends the wait of a request, if it waits, because it won't be decided.
 func (s *SlotLines) Leave(r *Request, now Micros) {
-	if r.line == nil {
-		return
-	}
 	s.leave(r, slotsMayRemain, now)
 	r.endWait(now)
 }
@@ -169,7 +173,7 @@ func (s *SlotLines) leave(r *Request, slots remaining, now Micros) {
 	s.remove(r, slots, now)
 }
 
-// Look returns Ask if a request that stands in a line is to ask the store now. It returns Decided if the time
+// Look returns Ask if a request that waits is to ask the store now. It returns Decided if the time
 // of the request is over: it is denied, and stands in no line. Otherwise it returns Wait, and how long to
 // wait at most before the next Look.
 func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
@@ -184,6 +188,12 @@ func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
 }
 
 func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
+	if r.need.Ban {
+		if wait = r.banEnds - now; wait > 0 {
+			return Wait, wait
+		}
+		return Ask, 0
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now >= r.waitsUntil(r.need) {
@@ -349,10 +359,10 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	}
 }
 
-// countWaiting counts n more requests in the line in which the request stands.
+// countWaiting counts n more requests that wait for what the request waits for.
 func (r *Request) countWaiting(n int64) {
 	if count := r.Zones[r.need.Zone].Delay.CountWaiting; count != nil {
-		count(r.need.Reserved, n)
+		count(r.need, n)
 	}
 }
 

@@ -52,11 +52,32 @@ func (o *Option) explain(err error) error {
 	return fmt.Errorf("%s %s: write for example %s", o.Name, must.text, strings.TrimSpace(o.Name+" "+o.Example))
 }
 
-// ReadText reads a value that stands without the name of the option, or behind it on a line of another option.
-func (o *Option) ReadText(text string) error {
-	d := caddyfile.NewDispenser([]caddyfile.Token{{Text: o.Name}, {Text: text}})
-	d.Next()
-	return o.explain(o.Read(d))
+// ReadLine reads the options of one line, each at most once, and with its name in front of its values.
+func ReadLine(words []string, all []Option) error {
+	for len(words) > 0 {
+		i := slices.IndexFunc(all, func(o Option) bool { return o.Name == words[0] })
+		if i < 0 {
+			return Must("takes %s, each with its value, not %q", strings.Join(Names(all), ", "), strings.Join(words, " "))
+		}
+		o := all[i]
+		all = slices.Delete(all, i, i+1)
+		isName := func(word string) bool { return slices.ContainsFunc(all, func(o Option) bool { return o.Name == word }) }
+		n := len(words)
+		if next := slices.IndexFunc(words[1:], isName); next >= 0 {
+			n = 1 + next
+		}
+		var line []caddyfile.Token
+		for _, word := range words[:n] {
+			line = append(line, caddyfile.Token{Text: word})
+		}
+		d := caddyfile.NewDispenser(line)
+		d.Next()
+		if err := o.Read(d); err != nil {
+			return o.explain(err)
+		}
+		words = words[n:]
+	}
+	return nil
 }
 
 // Single returns an option whose one value becomes that of a field. check can be nil.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -271,6 +272,7 @@ func (d *Decider) observe(o *openRequest) {
 // handler comes first, because it writes its response through the others.
 func (d *Decider) end(o *openRequest) {
 	for i := o.handler - 1; i >= 0; i-- {
+		d.hold(o, i)
 		corrections := d.corrections[:0]
 		for j := range o.decided.Handlers[i].Requests {
 			if c := d.correction(o, i, j); c.Corrects() {
@@ -281,6 +283,17 @@ func (d *Decider) end(o *openRequest) {
 		d.slots.Wake(corrections)
 		clear(corrections)
 		d.corrections = corrections
+	}
+}
+
+// hold bans the keys of handler i as the response says, unless a later handler denied the request.
+func (d *Decider) hold(o *openRequest, i int) {
+	h := &o.decided.Handlers[i]
+	for j := range h.Requests {
+		if r, span := &h.Requests[j], h.Zones[j].Hold; span > 0 && !o.decided.Denied {
+			change := store.Change{Zone: r.Zone, Key: r.Key, Ban: []*store.Ban{r.Ban}, BanFor: span, Holds: true}
+			_ = d.store.ChangeAt(context.Background(), d.now, change) // never fails
+		}
 	}
 }
 
@@ -304,11 +317,11 @@ func (d *Decider) correction(o *openRequest, i, j int) store.Correction {
 	return c
 }
 
-// needsEnd reports whether the end of the request corrects anything.
+// needsEnd reports whether the end of the request corrects anything, or bans a key.
 func (d *Decider) needsEnd(o *openRequest) bool {
 	for i := range o.decided.Handlers {
 		for j := range o.decided.Handlers[i].Requests {
-			if c := d.correction(o, i, j); c.Corrects() {
+			if c := d.correction(o, i, j); c.Corrects() || o.decided.Handlers[i].Zones[j].Hold > 0 {
 				return true
 			}
 		}

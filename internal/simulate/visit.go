@@ -94,4 +94,5 @@ type ZoneVisit struct {
 	// Settled reports whether the response tells the true cost of the request, which is TrueCost.
 	Settled  bool
 	TrueCost int64
+	Hold     algorithms.Micros // for how long the response bans the key, or 0
 }

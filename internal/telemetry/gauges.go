@@ -31,6 +31,7 @@ const (
 	ForLimit    = "limit"
 	ForSlot     = "slot"
 	ForReserved = "reserved"
+	ForBan      = "ban" // that a response has begun
 )
 
 // Sources are the functions that gauges ask for their values. They can be called at the same time.
@@ -85,7 +86,7 @@ func (s Sources) collectors() []prometheus.Collector {
 			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them."),
 			func(z *ZoneMetrics) bool { _, had := processZones.Load(z.Name); return had }, // a request
 			func(n *zoneNumbers) *atomic.Int64 { return &n.denyCacheHits }),
-		ofZones(prometheus.CounterValue, name("bans_total", "Bans that began on this instance, by denials or by operators."),
+		ofZones(prometheus.CounterValue, name("bans_total", "Bans that began on this instance, by denials, operators or responses."),
 			func(z *ZoneMetrics) bool { return z.HasBan }, func(n *zoneNumbers) *atomic.Int64 { return &n.bansBegun }),
 		ofZones(prometheus.CounterValue, name("reserved_events_total",
 			"Events that requests of zones with settle were charged when they came. A request counts when it has ended."),
@@ -140,6 +141,8 @@ func (s Sources) collectWaiting(set func(float64, ...string)) {
 	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasDelay && z.HasSlots }, forASlot, ForSlot)
 	forReserved := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForReserved }
 	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasReservedWait }, forReserved, ForReserved)
+	forABan := func(n *zoneNumbers) *atomic.Int64 { return &n.waitingForBan }
+	s.collectNumbers(set, func(z *ZoneMetrics) bool { return z.HasDelay && z.HasHold }, forABan, ForBan)
 }
 
 func (s Sources) collectRedisQueue(set func(float64, ...string)) {

@@ -56,7 +56,7 @@ type zoneNumbers struct {
 	outcomes                                                [outcomeCount]atomic.Int64
 	denyCacheHits, bansBegun, reservedEvents, settledEvents atomic.Int64
 	inFlight, waitingForLimit, waitingForSlot               atomic.Int64
-	waitingForReserved                                      atomic.Int64
+	waitingForReserved, waitingForBan                       atomic.Int64
 	decisionSeconds                                         prometheus.Observer
 }
 
@@ -82,8 +82,8 @@ type ZoneMetrics struct {
 	Name     string
 	Disabled bool // nothing is counted
 	// The options of the zone that have metrics.
-	HasSlots, HasDelay, HasBan, HasSettle bool
-	HasReservedWait                       bool // requests wait for reserved events
+	HasSlots, HasDelay, HasBan, HasHold, HasSettle bool
+	HasReservedWait                                bool // requests wait for reserved events
 
 	lazyNumbers atomic.Pointer[zoneNumbers]
 }
@@ -129,13 +129,16 @@ func (m *ZoneMetrics) CountInFlight(n int64) { m.numbers().inFlight.Add(n) }
 // CountWaiting counts n more requests that a limit delays. n is -1 for a request whose delay has ended.
 func (m *ZoneMetrics) CountWaiting(n int64) { m.numbers().waitingForLimit.Add(n) }
 
-// CountWaitingInLine counts n more requests that wait for a slot, or for reserved events. n is -1 for a request whose wait
+// CountWaitingFor counts n more requests that wait for something else, such as [ForSlot]. n is -1 for a request whose wait
 // has ended.
-func (m *ZoneMetrics) CountWaitingInLine(reserved bool, n int64) {
-	if reserved {
-		m.numbers().waitingForReserved.Add(n)
-	} else {
+func (m *ZoneMetrics) CountWaitingFor(awaited string, n int64) {
+	switch awaited {
+	case ForSlot:
 		m.numbers().waitingForSlot.Add(n)
+	case ForReserved:
+		m.numbers().waitingForReserved.Add(n)
+	case ForBan:
+		m.numbers().waitingForBan.Add(n)
 	}
 }
 

@@ -31,14 +31,20 @@ func (s *configuration) wasDenied(logged *accesslog.Request) bool {
 	return logged.Status == http.StatusOK && len(grpc) == 1 && grpc[0] == resourceExhausted && logged.Size == 0
 }
 
-// settle reads the true costs of a request from its logged response. It is called after the handlers behind
-// the rate_limit handler have run. A response of a rate limit tells no true cost.
+// settle reads the true costs of a request from its logged response, and for how long it bans keys. It is called after the
+// handlers behind the rate_limit handler have run. A response of a rate limit tells nothing.
 func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit) {
-	s := state.NewSettlement(w.request.Context(), w.replacer)
-	if s == nil || w.visited.WasDenied {
+	if w.visited.WasDenied {
 		return
 	}
 	logged := w.logged
+	for i := range state.Entries {
+		visited.Zones[i].Hold = state.Entries[i].Zone.Hold.SpanOf(logged.Status, logged.ResponseHeader, time.UnixMicro(w.visited.End))
+	}
+	s := state.NewSettlement(w.request.Context(), w.replacer)
+	if s == nil {
+		return
+	}
 	before := w.response.Fields
 	w.response.Fields = logged.ResponseHeader // {http.response.header.*} has it
 	defer func() { w.response.Fields = before }()

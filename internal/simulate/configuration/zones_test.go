@@ -19,6 +19,7 @@ func TestSimulationsKnowAllZoneOptions(t *testing.T) {
 	simulated := map[string]string{
 		"concurrency": "simulate.Decider: slots", "delay": "simulate.Decider: places and waiting", "ban": "the store in memory",
 		"settle": "loggedWalk.settle", "shadow": "Decided.Denied", "enforce": "the Shadow of each store.ZoneRequest", "status": "configuration.wasDenied",
+		"hold": "Decider.hold",
 	}
 	ignored := map[string]string{
 		"runtime_overrides": "a note says so", "notify": "it decides nothing", "max_body": "a log has no bodies",

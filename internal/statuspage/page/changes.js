@@ -131,7 +131,7 @@ async function lookAt(zone, key) {
 	}));
 	if (mine !== look) return;
 	const list = variants(zone);
-	const kinds = [...(list.some((z) => z.ban) ? ['ban', ...(isBanned ? ['unban'] : [])] : []), ...(list.some((z) => z.runtime_overrides) ? ['override', ...(isOverridden ? ['remove'] : [])] : []), 'reset'];
+	const kinds = [...(list.some(canBan) ? ['ban', ...(isBanned ? ['unban'] : [])] : []), ...(list.some((z) => z.runtime_overrides) ? ['override', ...(isOverridden ? ['remove'] : [])] : []), 'reset'];
 	const names = { remove: 'Remove override' };
 	content.replaceChildren(element('p', { class: 'quiet' }, `Zone ${zone}`), ...recentlyLines(denials), ...parts.filter(Boolean),
 		element('div', { class: 'buttons' }, ...kinds.map((kind) => element('button', { class: 'small', 'data-change': kind, onclick: () => change(kind, zone, { key }) }, names[kind] || changes[kind].button))));

@@ -12,7 +12,7 @@ const applies = {
 	ban_only: 'only the ban of the zone applies, because it covers the whole handler',
 };
 
-const reasons = { ban: 'by a ban', concurrency: 'by the requests in flight', body: 'because the body can’t be read', store: 'because the store fails' };
+const reasons = { ban: 'by a ban', hold: 'because a response asks to wait', concurrency: 'by the requests in flight', body: 'because the body can’t be read', store: 'because the store fails' };
 
 // decision says which zone decides.
 function decision(d) {

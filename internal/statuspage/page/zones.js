@@ -31,6 +31,8 @@ function settingsOf(zone) {
 
 const isEqualEverywhere = (list) => list.every((z) => sameText(settingsOf(z), settingsOf(list[0])));
 
+const canBan = (z) => z.ban || z.hold;
+
 function badges(list) {
 	const [zone] = list;
 	const texts = [];
@@ -38,6 +40,7 @@ function badges(list) {
 	if (zone.enforce !== undefined && zone.enforce !== null) texts.push(`enforces ${zone.enforce} %`);
 	if (zone.concurrency) texts.push(`concurrency ${zone.concurrency}`);
 	if (zone.ban) texts.push(`ban ${zone.ban.replace(/(\d[hm])0m0s|(\d+m)0s/g, '$1$2').replace(/^(\S+)(.*) max \1$/, '$1$2')}`);
+	if (zone.hold) texts.push('hold');
 	if (zone.plan) texts.push(`plan by ${inCaddyfile(zone.plan.by)}`);
 	if (!isEqualEverywhere(list)) texts.push('settings differ');
 	return texts;
@@ -193,7 +196,7 @@ function showDetails() {
 	const hour = cards.get(chosen).hour.element;
 	if ($('zone-hour').firstChild !== hour) $('zone-hour').replaceChildren(hour);
 
-	const hasBans = list.some((z) => z.ban), hasOverrides = list.some((z) => z.runtime_overrides);
+	const hasBans = list.some(canBan), hasOverrides = list.some((z) => z.runtime_overrides);
 	$('bans-new').hidden = !hasBans;
 	$('overrides-new').hidden = !hasOverrides;
 	lists.forEach((l) => l.show());
@@ -348,7 +351,7 @@ class KeyList {
 
 const settingsOfChosen = () => variants(chosen);
 
-const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, `${b.origin === 'operator' ? 'by an operator' : 'by denials'}${b.shadow ? ' (shadow mode)' : ''}`)];
+const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, `${({ operator: 'by an operator', response: 'by a response' })[b.origin] || 'by denials'}${b.shadow ? ' (shadow mode)' : ''}`)];
 
 // Denied keys come before those that only would be denied.
 const deniedKeys = {
@@ -362,11 +365,11 @@ const deniedKeys = {
 const lists = [
 	new KeyList('top', 'top', 2, {
 		...deniedKeys,
-		actions: () => [...(settingsOfChosen().some((z) => z.ban) ? [['ban']] : []), ...(settingsOfChosen().some((z) => z.runtime_overrides) ? [['override']] : []), ['reset']],
+		actions: () => [...(settingsOfChosen().some(canBan) ? [['ban']] : []), ...(settingsOfChosen().some((z) => z.runtime_overrides) ? [['override']] : []), ['reset']],
 	}),
 	new KeyList('bans', 'bans', 5, {
 		field: 'bans', cell: banEnds, actions: () => [['unban']],
-		none: () => (settingsOfChosen().some((z) => z.ban) ? 'No key is banned.' : 'This zone has no option ban.'),
+		none: () => (settingsOfChosen().some(canBan) ? 'No key is banned.' : 'This zone has neither ban nor hold.'),
 	}),
 	new KeyList('overrides', 'overrides', 5, {
 		field: 'overrides',
@@ -377,24 +380,25 @@ const lists = [
 ];
 
 // The lists of all zones ask once for each zone with the option, so they ask less often.
-const zonesWith = (option) => [...cards.keys()].filter((name) => variants(name).some((z) => z[option]));
+const zonesWith = (has) => [...cards.keys()].filter((name) => variants(name).some(has));
+const takesOverrides = (z) => z.runtime_overrides;
 const allDenied = new KeyList('all-denied', 'top', 10, {
 	...deniedKeys, ofAll: true, zones: () => [...cards.keys()], asks: (instance, zone) => instance.mayHaveDenied(zone), most: 10,
 });
 const listsOfAll = [
 	allDenied,
 	new KeyList('all-bans', 'bans', 10, {
-		field: 'bans', ofAll: true, zones: () => zonesWith('ban'), cell: banEnds, actions: () => [['unban']], none: () => 'No key is banned.',
+		field: 'bans', ofAll: true, zones: () => zonesWith(canBan), cell: banEnds, actions: () => [['unban']], none: () => 'No key is banned.',
 	}),
 	new KeyList('all-overrides', 'overrides', 10, {
-		field: 'overrides', ofAll: true, zones: () => zonesWith('runtime_overrides'), keeps: (o) => o.from === 'runtime',
+		field: 'overrides', ofAll: true, zones: () => zonesWith(takesOverrides), keeps: (o) => o.from === 'runtime',
 		cell: (o) => [element('span', {}, overrideText(o))], actions: () => [['remove']], none: () => 'No key has an override that was set at run time.',
 	}),
 ];
 
 function refreshLists() {
-	$('all-bans').hidden = zonesWith('ban').length === 0;
-	$('all-overrides').hidden = zonesWith('runtime_overrides').length === 0;
+	$('all-bans').hidden = zonesWith(canBan).length === 0;
+	$('all-overrides').hidden = zonesWith(takesOverrides).length === 0;
 	$('changed').hidden = $('all-bans').hidden && $('all-overrides').hidden;
 	$('denied').hidden = !(allDenied.items || []).length;
 	for (const list of listsOfAll) list.show();

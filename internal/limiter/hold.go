@@ -1,0 +1,69 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// HoldPolicy is the compiled option hold of a zone: which responses ban the key, and for how long.
+type HoldPolicy struct {
+	Statuses     []int // 4 stands for 4xx, 5 for 5xx
+	Max, Default algorithms.Micros
+}
+
+// SpanOf returns for how long a response at an instant bans the key: until its Retry-After. 0 begins no ban. p can be nil.
+func (p *HoldPolicy) SpanOf(status int, header http.Header, at time.Time) (span algorithms.Micros) {
+	matches := func(s int) bool { return caddyhttp.StatusCodeMatches(status, s) }
+	if p == nil || status == statusClientClosedRequest || !slices.ContainsFunc(p.Statuses, matches) {
+		return 0
+	}
+	span = p.Default
+	if value := header.Get("Retry-After"); value != "" {
+		if until, err := http.ParseTime(value); err == nil {
+			if sent, err := http.ParseTime(header.Get("Date")); err == nil { // by the same clock
+				at = sent
+			}
+			span = max(until.Sub(at).Microseconds(), 0)
+		} else if seconds, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+			span = algorithms.Micros(min(seconds, 1<<31)) * 1_000_000
+		}
+	}
+	return min(span, p.Max)
+}
+
+// holds reports whether the response can ban the request's key in any zone.
+func (state *State) holds() bool {
+	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Zone.Hold != nil })
+}
+
+// ban bans the request's keys as the header of the response says, before the client has it. So the client's next request is
+// denied. If the store fails, the response is passed on all the same.
+func (state *State) ban(r *http.Request, status int, header http.Header) {
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		if span := e.Zone.Hold.SpanOf(status, header, time.Now()); span > 0 {
+			if err := state.Limiter.Store.Change(context.WithoutCancel(r.Context()), e.holdFor(span)); err != nil {
+				state.Limiter.ReportStoreFailure(err)
+			}
+			if !e.Shadow {
+				e.Zone.Metrics.CountBan()
+			}
+			state.logDenial(r, e, denials.Denial{Shadow: e.Shadow, Ban: true, Cause: denials.Cause{Reason: store.DeniedByHold}, Wait: span})
+		}
+	}
+}
+
+// holdFor returns the change that bans the request's key in the zone because of a response.
+func (e *Entry) holdFor(span algorithms.Micros) store.Change {
+	return store.Change{Zone: e.ZoneRequest.Zone, Key: e.Key, Ban: []*store.Ban{e.Ban}, BanFor: span, Holds: true}
+}

@@ -37,14 +37,14 @@ func TestParseLimitText(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                                      "it has no limit: write for example token_bucket 100 1m",
 		"# nothing":                             "it has no limit",
-		"token_bucket":                          "token_bucket takes events, window and perhaps a burst, not ",
+		"token_bucket":                          "token_bucket takes events, window and optionally a burst, not ",
 		"token_bukket 1 1s":                     "write one of calendar, fixed_window, gcra",
 		"token_bucket 1 soon":                   "soon",
 		"token_bucket 1 1s beginning":           "beginning",
 		"token_bucket 1 1s beginning with lots": "lots",
 		"token_bucket 1 1s\ngcra 1 1s":          `"gcra" follows the limit`,
 		"token_bucket 1 1s {\n":                 "unknown option",
-		"unlimited":                             "can't stand beside limits",
+		"unlimited":                             "can't be combined with limits",
 		"fixed_window 1 1h in 7 buckets":        `fixed_window takes events and window, not "1 1h in 7 buckets"`,
 	} {
 		errtest.Says(t, errtest.Of(parseLimitText(text)), says, text)

@@ -78,7 +78,7 @@ const (
 )
 
 // CaddyModule returns the Caddy module information. The events app calls it for each event, so it must not
-// copy the App, whose fields Cleanup may change meanwhile.
+// copy the App, whose fields Cleanup may change during the call.
 func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
 		ID:  "rate_limit",

@@ -35,7 +35,7 @@ type Ban struct {
 
 	// The requests that a ban denies. With "zone", a ban denies the requests of the zone. With
 	// "handler", a ban denies all requests of the handler whose key is banned, also requests that
-	// match leaves out. Each request of the handler then looks up the ban in the store (default
+	// match excludes. Each request of the handler then looks up the ban in the store (default
 	// zone).
 	Scope string `json:"scope,omitempty"`
 }
@@ -279,8 +279,8 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 // charged its cost, so that concurrent requests don't get more than remains.
 type Settle struct {
 	// The responses that are charged. For all other responses the whole charge is given back.
-	// The matcher sees the header fields as the handlers behind this one have set them. If the client
-	// leaves before the header of the response, the charge stays (default: all responses).
+	// The matcher sees the header fields as the handlers after this one have set them. If the client
+	// disconnects before the header of the response, the charge stays (default: all responses).
 	Match *caddyhttp.ResponseMatcher `json:"match,omitempty"`
 
 	// The true cost of the request, in the same form as cost of the zone. It is usually

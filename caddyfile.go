@@ -275,8 +275,8 @@ func readLimits(limits *[]Limit) (all []options.Option) {
 	return all
 }
 
-// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }. A calendar has a period in
-// place of the window, and can have a time zone.
+// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }. A calendar has a period
+// instead of the window, and can have a time zone.
 func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if name == "legacy" {
 		return unmarshalLegacy(d)
@@ -302,9 +302,9 @@ func parseLimit(algorithm *algorithms.Algorithm, args []string) (l Limit, err er
 	form, maxValues := "events and window", 2
 	switch {
 	case algorithm.Calendar:
-		form, maxValues = "events, a period and perhaps a time zone", 3
+		form, maxValues = "events, a period and optionally a time zone", 3
 	case algorithm.Burst:
-		form, maxValues = "events, window and perhaps a burst", 3
+		form, maxValues = "events, window and optionally a burst", 3
 	}
 	l.Algorithm = algorithm.Name
 	text := strings.Join(args, " ")

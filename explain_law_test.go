@@ -338,7 +338,7 @@ func disagrees(view *adminapi.Explanation, got *servedForLaw, handlers int) stri
 	switch {
 	case got.waited && view.Verdict == "delayed" && decides.Reason != store.DeniedByConcurrency:
 		return "it waited for a slot"
-	case got.waited: // other requests have ended meanwhile
+	case got.waited: // other requests have ended since
 		return ""
 	case view.Verdict == "delayed" && decides.Reason == store.DeniedByConcurrency:
 		return "it waited for no slot"

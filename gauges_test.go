@@ -40,7 +40,7 @@ func TestStatusCountsKeysByStore(t *testing.T) {
 			{"handler":"rate_limit","rate_limits":{"b":` + zone + `},"store":"redis","redis":{"address":["127.0.0.1:1"],"timeout":"10s"}}]}]}}}}}`
 	app := loadApp(t, config)
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-	for zone, keys := range map[string]int{"a": 2, "b": 3} { // without the Redis, local budgets decide about b
+	for zone, keys := range map[string]int{"a": 2, "b": 3} { // without the Redis, local budgets decide for b
 		for n := range keys {
 			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 			r.Header.Set("X-Key", fmt.Sprint("k", n))

@@ -48,8 +48,8 @@ type Options struct {
 	//   allowed. Both are in seconds with three decimals.
 	// - "off": none of them.
 	//
-	// Several can be combined, but only one of the three with X-RateLimit fields. "off" stands
-	// alone. With any value, a denial has Retry-After, unless waiting won't help.
+	// Several can be combined, but only one of the three with X-RateLimit fields. "off" can't
+	// be combined. With any value, a denial has Retry-After, unless waiting won't help.
 	Headers []string `json:"headers,omitempty"`
 
 	// Explain each denial in its body, as application/problem+json (RFC 9457). If error routes
@@ -108,7 +108,7 @@ func (o *Options) storeName() string {
 	return cmp.Or(o.Store, "memory")
 }
 
-// warn warns of options that have no effect, or too much.
+// warn warns about options that have no effect, or too much.
 func (o *Options) warn(logger *zap.Logger) {
 	if o.Distributed != nil {
 		logger.Warn("distributed has no effect: write redis <host:port> for all instances to share one exact limit")
@@ -250,7 +250,7 @@ func checkHeaders(names []string) error {
 		case slices.Contains(names[:i], name):
 			return fmt.Errorf("headers names %s twice: write it once", name)
 		case name == "off" && len(names) > 1:
-			return fmt.Errorf("headers off stands alone, not with %s", strings.Join(names, " "))
+			return fmt.Errorf("headers off can't be combined with %s: write one or the other", strings.Join(names, " "))
 		}
 		for _, earlier := range names[:i] {
 			if other, ok := httpfields.FamilyByName(earlier); ok && known && other.SharesFields(family) {

@@ -329,7 +329,7 @@ var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
 
 // lighten is the advice for limits that take too long.
 const lighten = "write sliding_window, which only counts, or sliding_log with fewer events or buckets, or fewer limits; " +
-	"or divide the zones among several rate_limit handlers, because each handler has a call of its own"
+	"or divide the zones among several rate_limit handlers, because each handler has its own call"
 
 // work returns the maximum work of a request with these limits.
 func (z *liveZone) work(set *limiter.LimitSet) (work int64) {

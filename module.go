@@ -136,7 +136,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app.(*App)
-	h.warn(h.logger) // the app warns of what the handler inherits
+	h.warn(h.logger) // the app warns about what the handler inherits
 	h.inherit(h.app.Options)
 	sources, err := h.zoneSources()
 	if err != nil {
@@ -153,7 +153,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.limiter.DenialSource = &denials.Source{Logger: h.logger, LogsKeys: h.LogKey != nil && *h.LogKey, HashSecret: h.limiter.HashSecret}
-	var newZones []*liveZone // which no other handler has, so they are to be warned of
+	var newZones []*liveZone // which no other handler has, so they are to be warned about
 	for _, source := range sources {
 		z, err := source.provision(ctx, h.limiter)
 		if err != nil {

@@ -209,7 +209,7 @@ func readLimitTexts(body []byte) ([]byte, error) {
 func parseLimitText(text string) (l Limit, err error) {
 	name, _, _ := strings.Cut(text, " ")
 	if name == "unlimited" {
-		return l, errors.New(`"unlimited" can't stand beside limits: write it alone`)
+		return l, errors.New(`"unlimited" can't be combined with limits: write it alone`)
 	}
 	if algorithm, err := algorithms.Lookup(name); err == nil {
 		text = algorithm.CaddyfileText(text)

@@ -149,7 +149,7 @@ func checkHashKeys(secret *string) error {
 // longTimeout is the longest timeout without a warning.
 const longTimeout = 5 * time.Second
 
-// warnOfConnection warns of connections that others can read or change, and of a timeout that lets requests wait.
+// warnOfConnection warns about connections that others can read or change, and about a timeout that lets requests wait.
 func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
 	if o.Timeout > longTimeout {
 		logger.Warn("timeout of redis is long: when Redis hangs, requests can wait for twice this time; write at most 5s",

@@ -68,7 +68,7 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 		}
 		caddytest.Eventually(t, "the memory is given back after "+path, given)
 	}
-	for range 10 { // a client that leaves
+	for range 10 { // a client that disconnects
 		conn, err := net.Dial("tcp", address)
 		errtest.None(t, err)
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n%500d", 1)

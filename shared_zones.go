@@ -224,11 +224,11 @@ func (a *App) provisionSharedZones(ctx caddy.Context) error {
 	return nil
 }
 
-// warnOfUnusedZones warns of shared zones that no handler uses.
+// warnOfUnusedZones warns about shared zones that no handler uses.
 func (a *App) warnOfUnusedZones() {
 	for _, name := range slices.Sorted(maps.Keys(a.sharedZones)) {
 		if !a.sharedZones[name].used {
-			a.logger.Warn("a shared zone limits nothing, because no rate_limit uses it: name it behind rate_limit in a site, or remove it",
+			a.logger.Warn("a shared zone limits nothing, because no rate_limit uses it: name it after rate_limit in a site, or remove it",
 				zap.String("zone", name))
 		}
 	}
@@ -294,7 +294,7 @@ func unknownZoneError(name string, names []string, declares, remedy string) erro
 	return fmt.Errorf("there is no shared zone %q%s: %s %s", name, meant, declares, strings.Join(names, ", "))
 }
 
-// checkSharedZoneNames returns an error with the correction if the values behind rate_limit can't
+// checkSharedZoneNames returns an error with the correction if the values after rate_limit can't
 // be names of zones.
 func checkSharedZoneNames(args []string) error {
 	for _, arg := range args {

@@ -41,7 +41,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend,
 	b.redis, err = redisstore.Open(o, redisstore.Hooks{
 		ClockStepped: func(back time.Duration) {
 			telemetry.CountClockStep()
-			logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
+			logger().Warn("the clock of Redis stepped back: budgets continue from its new time", zap.Duration("by", back))
 		},
 		SharingDenied: func(address string, err error) {
 			logger().Warn("a node denies script calls for several hash slots, so each hash slot has its own call, and the cluster carries less: "+
@@ -330,7 +330,7 @@ func (a *App) acquireBackend(o redisstore.Options) (*redisBackend, error) {
 
 // activeLogger returns the logger of handlers in the configuration in force. A backend outlives its
 // configuration, and so can't use the logger of that configuration. Caddy's default logger would
-// not do: it leaves out what the configuration sends to another log.
+// not do: it omits what the configuration sends to another log.
 func activeLogger() *zap.Logger {
 	if ctx := caddy.ActiveContext(); ctx.Context != nil {
 		return ctx.Logger(Handler{})

@@ -14,9 +14,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/routes"
 )
 
-// This file warns of settings that are valid, but can't mean what they say.
+// This file warns about settings that are valid, but can't mean what they say.
 
-// warnOfCosts warns of a zone with a limit that denies each request because of its cost, and of one whose limits deny none.
+// warnOfCosts warns about a zone with a limit that denies each request because of its cost, or that denies none.
 func (z *liveZone) warnOfCosts() {
 	if z.Factor == "0" || z.Cost == nil && z.FixedCost == 0 {
 		z.Logger.Warn("the limits of a zone deny no request, because its factor or cost is always 0: "+
@@ -37,7 +37,7 @@ func (z *liveZone) warnOfCosts() {
 	}
 }
 
-// warnOfCalendars warns of calendars in memory.
+// warnOfCalendars warns about calendars in memory.
 func (z *liveZone) warnOfCalendars() {
 	for _, set := range z.Sets() {
 		if z.Identity.Store == "memory" && set.HasCalendar() {
@@ -54,8 +54,8 @@ type unsurePlaceholder struct {
 	placeholder.Use
 }
 
-// warnOfRoutes warns of placeholders that are always empty, because the routes don't define them, or because there is no
-// response yet, and of keys that clients make up. All routes are loaded by then. Routes inside other handlers can define
+// warnOfRoutes warns about placeholders that are always empty, because the routes don't define them, or because there is no
+// response yet, and about keys that clients make up. All routes are loaded by then. Routes inside other handlers can define
 // more, so this is no error.
 func (a *App) warnOfRoutes() {
 	app, err := a.ctx.AppIfConfigured("http")
@@ -91,7 +91,7 @@ func (a *App) warnOfRoutes() {
 	}
 }
 
-// warnOfMadeUpKeys warns of the zones of a handler with a value in their keys that only clients choose. It does not warn if
+// warnOfMadeUpKeys warns about the zones of a handler with a value in their keys that only clients choose. It does not warn if
 // the routes may check the value, if the response decides what is charged, or if another zone limits these addresses.
 func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 	for _, z := range at.RateLimit.(*Handler).zones {
@@ -114,7 +114,7 @@ func (z *liveZone) limitsAddresses() bool {
 	return !z.config.Shadow && z.config.Enforce == nil && z.config.Settle == nil && !slices.ContainsFunc(z.Keys, isOther)
 }
 
-// warnOfOutcome warns of the zones of a handler that decide by the outcome of a request, or match by its body.
+// warnOfOutcome warns about the zones of a handler that decide by the outcome of a request, or match by its body.
 func warnOfOutcome(at routes.Placed) {
 	var around []placeholder.Use
 	for _, text := range routes.MatcherTexts(at.Around) {

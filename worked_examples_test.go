@@ -21,7 +21,7 @@ import (
 //
 //	Example: `token_bucket 1 1s 5` with `initial 0`:
 //
-// where the first code is the limit, and each further code is an option of the limit, or delay or
+// where the first code is the limit, and each later code is an option of the limit, or delay or
 // mode. The columns are at, cost, result, and any other. A column may also have the name of a mode.
 type workedExample struct {
 	limits, options, zoneOptions []string

@@ -42,7 +42,7 @@ const (
 
 	// stepBack is the largest difference between the clocks of two nodes. If a clock is
 	// behind the newest instant in a budget's state by at most stepBack, the budget stands
-	// still. A clock that is further behind has stepped back. Then the budget goes on from
+	// still. A clock that is further behind has stepped back. Then the budget continues from
 	// now, and used events stay used.
 	stepBack Micros = 1_000_000
 )
@@ -77,7 +77,7 @@ func ParseState(stored string) (s State, ok bool) {
 // Decision is the decision of one limit about one request. It describes the budget after the charge.
 //
 // For example, a token bucket has 10 events per second and burst 10, and gets 6 requests of cost 1 at
-// the same instant. The decision about the sixth has Allowed true, Charged 1, Remaining 4, MoreAfter
+// the same instant. The decision on the sixth has Allowed true, Charged 1, Remaining 4, MoreAfter
 // 100000, RetryAfter 0 and ResetAfter 600000.
 type Decision struct {
 	// Allowed reports whether this limit had room for the request. The request
@@ -151,12 +151,12 @@ func (r Receipt) ChargedLater(other Receipt) bool {
 type Algorithm struct {
 	// Name is the name of the algorithm in configurations and in scripts.
 	Name string
-	// Burst reports whether the limits have a burst. Limits without one admit at most Events at
+	// Burst reports whether the limits have a burst. Limits without one allow at most Events at
 	// once.
 	Burst bool
 	// Calendar reports whether the limits have a period of a calendar instead of a window.
 	Calendar bool
-	// Options are the further settings of the limits.
+	// Options are the other settings of the limits.
 	Options []*Option
 	// BinaryOnly reports whether the limits work in mode [Binary] only.
 	BinaryOnly bool

@@ -36,7 +36,7 @@ var bucketLua string
 // that. D is 4 times the events of the limit that counts them, plus 1 if the debt is owed. A debt is owed if corrections
 // charged it. Otherwise later requests were charged in advance, or denied requests in mode uniform.
 //
-// A limit with other events counts A and C in its own parts. If A is more than its burst, then a larger limit has admitted
+// A limit with other events counts A and C in its own parts. If A is more than its burst, then a larger limit has allowed
 // more, and to the smaller one the bucket was full at B. The larger one must not forget what a smaller one charges. So
 // the smaller one leaves A as the larger one counts it, and D has 2 more. C is then its credit: how far its own bucket is
 // from full. All smaller limits share the credit. If it has a debt instead, C is the debt, and D has 3 more.

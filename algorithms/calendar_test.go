@@ -239,7 +239,7 @@ func TestCalendarErrors(t *testing.T) {
 		`start_day of a week must be monday to sunday, not 15`:                                              {Period: "week", StartDay: 15},
 		`a year has no start_day: it belongs to week and month`:                                             {Period: "year", StartDay: 15},
 		`calendar has no window, but a period: leave 1h out`:                                                {Period: "day", Window: 60 * minute},
-		`calendar takes no burst, not 9: it admits up to events at once`:                                    {Period: "day", Burst: 9},
+		`calendar takes no burst, not 9: it allows events at once, and no more`:                             {Period: "day", Burst: 9},
 		`fixed_window has no period and no time zone: they belong to calendar`:                              {Algorithm: "fixed_window", Window: minute, Period: "day"},
 	} {
 		if q.Algorithm == "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
-// Limits that share a budget admit together no more than a limit with the most events and the largest burst of any of them, however
+// Limits that share a budget together allow no more than a limit with the most events and the largest burst of any of them, however
 // they alternate.
 func TestAlternatingLimitsStayWithinTheLargest(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {

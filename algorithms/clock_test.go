@@ -56,7 +56,7 @@ func TestClockSlightlyBehindHoldsStill(t *testing.T) {
 }
 
 // A clock that steps back further adds nothing, too. No wait is longer than at the newest instant
-// in the budget's state, where the budget goes on. Windows with align clock end sooner, and the
+// in the budget's state, where the budget continues. Windows with align clock end sooner, and the
 // previous window of a sliding one can weigh less.
 func TestClockSteppingBackGoesOn(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
@@ -97,7 +97,7 @@ func TestClockSteppingBackGoesOn(t *testing.T) {
 	})
 }
 
-// Every request but a peek saves the instant from which a budget goes on, also a denied one. So a
+// Every request but a peek saves the instant from which a budget continues, also a denied one. So a
 // promised wait ends when it should.
 func TestClockSteppingBackIsSaved(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
@@ -106,7 +106,7 @@ func TestClockSteppingBackIsSaved(t *testing.T) {
 		}
 		now := h.newest() - second - 1 - r.Int64N(1e15)
 		cost := 1 + r.Int64N(2)
-		if h.mode != Uniform && r.IntN(2) == 0 { // denied for good, or it would be charged
+		if h.mode != Uniform && r.IntN(2) == 0 { // denied permanently, or it would be charged
 			h.mode, cost = Binary, exact/4
 		}
 		d := h.take(now, cost)
@@ -212,7 +212,7 @@ func TestRefundAfterTheClockSteppedBack(t *testing.T) {
 		h.take(h.now, 1)
 		again := h.take(h.now, 1)
 		held := slidingLogLength(h.limit, h.state.Log)
-		h.take(h.now-back, exact/4) // denied, and the log goes on from there
+		h.take(h.now-back, exact/4) // denied, and the log continues from there
 		if Refund(h.limit, h.state, h.now-back, again.Receipt, again.Charged); slidingLogLength(h.limit, h.state.Log) != held-again.Charged {
 			t.Errorf("the log holds %d events of %d after %d were given back", slidingLogLength(h.limit, h.state.Log), held, again.Charged)
 		}

@@ -93,7 +93,7 @@ func TestUniformDebtIsBounded(t *testing.T) {
 			return // it has charged more in advance
 		}
 		h.mode = Uniform
-		events := max(h.limit.Events, slidingLogLength(h.limit, h.state.Log)) // a larger limit may have admitted more
+		events := max(h.limit.Events, slidingLogLength(h.limit, h.state.Log)) // a larger limit may have allowed more
 		for range 50 {
 			h.take(h.now, 1+r.Int64N(1<<31-1))
 		}

@@ -100,7 +100,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, "+
 			"or leave it out for %d", q.Burst, q.Events)
 	case q.Burst > 0 && !algorithm.Burst:
-		return nil, fmt.Errorf("%s takes no burst, not %d: it admits up to events at once", algorithm.Name, q.Burst)
+		return nil, fmt.Errorf("%s takes no burst, not %d: it allows events at once, and no more", algorithm.Name, q.Burst)
 	}
 	if err := algorithm.checkOptions(&q); err != nil {
 		return nil, err

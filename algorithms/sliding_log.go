@@ -19,7 +19,7 @@ var slidingLogLua string
 // bucket longer, and the size of the log is bounded. With 10 buckets, the event at 3.2 s of the
 // same limit counts as one at 4 s, until 14 s.
 //
-// State: Log holds the instants, oldest first, at most events of them, or as many as a larger limit has admitted. A correction
+// State: Log holds the instants, oldest first, at most events of them, or as many as a larger limit has allowed. A correction
 // that costs more than events is charged events, because the newest of them decide the same. With buckets the log holds
 // three numbers for each bucket that has events. They are its end, the number of its first event,
 // and the number of the first event after it. Expired events stay until the next charge. Instants are
@@ -274,7 +274,7 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, r
 		newest = slidingLogNewest(l, s.Log) - shift
 	}
 	charge = min(charge, events)
-	excess := max(live+charge-max(events, live), 0) // the newest ones are kept; a larger limit may have admitted more than events
+	excess := max(live+charge-max(events, live), 0) // the newest ones are kept; a larger limit may have allowed more than events
 	expired, live = expired+excess, live-excess
 	if beyond := max(live+charge-events, 0); live > beyond { // the oldest event that counts for events
 		oldest = slidingLogEventStamp(l, s.Log, expired+beyond) - shift

@@ -11,7 +11,7 @@ const MaxWork = 60_000
 // script calls, rounded up.
 type work struct {
 	take          int64 // to decide and charge
-	eventsPerStep int64 // how many events are charged in each further step; 0 if all at once
+	eventsPerStep int64 // how many events are charged in each later step; 0 if all at once
 	refund        int64 // to give back
 }
 

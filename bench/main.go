@@ -144,7 +144,7 @@ func (p *part) round() time.Duration {
 func (p *part) planned() time.Duration { return time.Duration(p.rounds+1) * p.round() }
 
 // measure starts the servers of a part and lets them take turns. A setup whose server does not
-// answer as it should has no further turn.
+// answer as it should has no other turn.
 func (b *bench) measure(p *part) error {
 	var all []*running
 	for _, s := range p.setups {

@@ -174,7 +174,7 @@ func (p *pageRun) block(t *testing.T, place string, b caddytest.Block) (ok bool)
 				return false
 			}
 			if !isBackground {
-				p.endCaddy(t) // the page goes on with this one
+				p.endCaddy(t) // the page continues with this one
 			}
 			background := p.start(t, foreground)
 			if !isBackground {

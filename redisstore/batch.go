@@ -151,8 +151,8 @@ func (s *Store) hashSlotOf(key, name string) int {
 // sharedMessage stands for the hash slots of the message that calls share.
 const sharedMessage = -1
 
-// messageOf returns the message of a hash slot. shares says whether that is the shared one. It is called once for each hash
-// slot, because its result can change meanwhile.
+// messageOf returns the message of a hash slot. shares says whether that is the shared one. It is called once per hash
+// slot, because its result can change between calls.
 func (b *batch) messageOf(hashSlot int, shares func() bool) *message {
 	n, found := b.splitAt[hashSlot]
 	if found {

@@ -147,7 +147,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 }
 
 // correctKey queues a call with corrections of one key. If the node is unknown or redirects,
-// correctKey continues in the background. While the hash slot moves, it leaves out the reserved events, as takeKey does: a
+// correctKey continues in the background. While the hash slot moves, it omits the reserved events, as takeKey does: a
 // Set makes their count right later.
 func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 	hashSlot := c.names().HashSlot(call.key)

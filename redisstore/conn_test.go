@@ -152,7 +152,7 @@ func TestSentinelSettings(t *testing.T) {
 	}
 	s := open(t, redisstore.Options{Address: addrs, MasterName: redistest.Master, SentinelPassword: "right"})
 	errtest.None(t, errtest.Of(s.Take(context.Background(), request(t, "k"))))
-	redistest.WaitFor(t, "it to be told of a new master", func() bool { return subscribed() > 0 })
+	redistest.WaitFor(t, "it to hear of a new primary", func() bool { return subscribed() > 0 })
 	before := subscribed()
 	_ = s.Close()
 	redistest.WaitForState(t, "the connections to Sentinels to close", func() (any, bool) {

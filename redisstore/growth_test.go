@@ -83,7 +83,7 @@ func BenchmarkGrowth(b *testing.B) {
 			passes := g.Fill(b, s, key)
 			weight := server.Client.MemoryUsage(ctx, "caddy_rl:{"+key+"}:"+g.Limit.ID, 0).Val()
 			for _, l := range g.Loads(passes) {
-				now := l.At // goes on if -count has this run again
+				now := l.At // continues if -count has this run again
 				b.Run(l.Name, func(b *testing.B) {
 					r := g.Ask(key, l.Cost)
 					server.Client.ConfigResetStat(ctx)

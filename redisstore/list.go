@@ -100,7 +100,7 @@ func list(
 func (s *Store) list(ctx context.Context, l *lister, cursor uint64) (uint64, error) {
 	for begin := cursor; ; {
 		next, err := s.listSome(ctx, l, cursor)
-		if cursor != begin && isTimeout(err) && ctx.Err() == nil { // a busy Redis: the next page goes on from here
+		if cursor != begin && isTimeout(err) && ctx.Err() == nil { // a busy Redis: the next page continues from here
 			return cursor, nil
 		}
 		if cursor = next; err != nil || cursor == 0 || l.isFull() {

@@ -74,7 +74,7 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 			behave(conn)
 		case "time":
 			_, _ = io.WriteString(conn, "*2\r\n$10\r\n1763640000\r\n$1\r\n0\r\n")
-		case "hello": // an older Redis: the client goes on without it
+		case "hello": // an older Redis: the client continues without it
 			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
 		default:
 			_, _ = io.WriteString(conn, "+OK\r\n")

@@ -146,7 +146,7 @@ func poisonedLogs(r *rand.Rand, l *algorithms.Limit) []poison {
 		text("random, longer", random(r, 96), true),
 		text("half a header", packedDoubles(0, 0, 0), true),
 		text("half a place", packedDoubles(0, 0, 0, 0, 0, 0, 10)+"four", true))
-	healthy := []float64{2, 2, 0, now - 1, 0, 0, 10, now - 1, 5, now - 2} // instants that go on
+	healthy := []float64{2, 2, 0, now - 1, 0, 0, 10, now - 1, 5, now - 2} // instants that continue
 	if l.Buckets > 0 {                                                    // and buckets, of which one has expired
 		healthy = []float64{2, 2, 0, now - 1, 7, 12, 10, now - 1, 9, 12, 0, 0, 0, now - 70_000_000, 6, 9}
 	}
@@ -236,7 +236,7 @@ func poisonables(t testing.TB) (all []poisonable) {
 }
 
 // poisoned poisons keys of every kind in every way, decides requests with them amid others, and
-// corrects them. It returns the first thing that isn't as it should be, or "". It leaves out the kinds whose scripts lack a text.
+// corrects them. It returns the first thing that isn't as it should be, or "". It omits the kinds whose scripts lack a text.
 func poisoned(t testing.TB, client *redis.Client, seed uint64, text string, mutate func(string) string) string {
 	t.Helper()
 	script := loader(t, client, mutate)

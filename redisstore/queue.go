@@ -139,7 +139,7 @@ func (q *queue) countedLocked() []*batch {
 
 // enqueueOrSend puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
 // waits for the call anyway. So enqueueOrSend itself makes the round trip, which needs no other goroutine. It returns
-// after the timeout at the latest, and doesn't look at the call's ctx meanwhile. The batch is without the call if
+// after the timeout at the latest, and doesn't look at the call's ctx before. The batch is without the call if
 // the call must wait for another one. For a call with onEnd, a new goroutine sends the batch.
 func (s *Store) enqueueOrSend(c *pendingCall) {
 	q, mu := &s.queue, &s.keys.mu
@@ -166,7 +166,7 @@ func (s *Store) enqueueLocked(c *pendingCall) {
 	s.scheduleSendLocked()
 }
 
-// await waits for the end of a call with ctx, and releases the call. If the caller leaves while the call is in the
+// await waits for the end of a call with ctx, and releases the call. If the caller gives up while the call is in the
 // queue, await returns at once, and the call is dropped when its turn comes.
 func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	select {
@@ -209,7 +209,7 @@ func (s *Store) scheduleSendLocked() {
 	}
 }
 
-// sendBatches sends a batch, and then the calls that have queued up meanwhile.
+// sendBatches sends a batch, and then the calls that have queued up by then.
 func (s *Store) sendBatches(b *batch) {
 	for ; b != nil; b = s.finishAndNext(b) {
 		s.sendBatch(b)
@@ -289,7 +289,7 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 }
 
 // lateErrorLocked returns the error of a call that was queued at an instant and not sent in time. It returns nil if
-// neither a reply nor a failure has come meanwhile. Then this process stood still.
+// neither a reply nor a failure has come since. Then this process stood still.
 func (q *queue) lateErrorLocked(queued time.Time) error {
 	switch {
 	case q.failure != nil && q.lastFailure.After(queued):

@@ -141,7 +141,7 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 	held := takeSlot(t, s, "set elsewhere", 3)
 	stays := func(when string) {
 		t.Helper()
-		time.Sleep(3 * expiry / 2) // a count that nobody sets again expires meanwhile
+		time.Sleep(3 * expiry / 2) // a count that nobody sets again expires by then
 		if n := keys(t, other, "set elsewhere"); n != 1 {
 			t.Errorf("%s: %d in flight, want 1", when, n)
 		}

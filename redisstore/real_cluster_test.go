@@ -83,7 +83,7 @@ func TestRealClusterCutOff(t *testing.T) {
 		errtest.None(t, alone.Client.ClusterForget(ctx, other.Client.ClusterMyID(ctx).Val()).Err())
 	}
 	c.TakeOver(t, heir, c.Nodes[1], c.Nodes[2])
-	redistest.WaitFor(t, "the master to notice that it is alone", func() bool {
+	redistest.WaitFor(t, "the primary to notice that it is alone", func() bool {
 		return !strings.Contains(alone.Client.ClusterInfo(ctx).Val(), "cluster_state:ok")
 	})
 	for range 20 { // any node may reply first

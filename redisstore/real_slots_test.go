@@ -48,7 +48,7 @@ func TestRealSlotsSurviveRedis(t *testing.T) {
 			test.fault(t, server, clock)
 			waitForSlots(t, other, "k", 5)
 			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); {
-				time.Sleep(20 * time.Millisecond) // a count that nobody sets again expires meanwhile
+				time.Sleep(20 * time.Millisecond) // a count that nobody sets again expires by then
 				if n := keys(t, other, "k"); n != 5 {
 					t.Fatalf("%d in flight, want 5", n)
 				}

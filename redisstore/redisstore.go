@@ -4,7 +4,7 @@
 //
 // [Open] returns a [Redis], which is a [store.Store]. It is a [Store] for a single Redis or for Sentinels, or a [Cluster].
 // It works in any Go program; the package example limits an HTTP handler. While Redis fails, Take returns an error, and the
-// caller decides about the request. [store.Failover] decides by budgets of this process instead.
+// caller decides the request. [store.Failover] decides by budgets of this process instead.
 package redisstore
 
 import (

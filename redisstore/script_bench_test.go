@@ -26,7 +26,7 @@ type checked struct {
 	correct func(m *wire.Message, r *store.ZoneRequest, now algorithms.Micros)
 }
 
-// checkedKinds returns a kind of check for each algorithm, and some others. Limits grant events per window.
+// checkedKinds returns a kind of check for each algorithm, and some others. Limits allow events per window.
 func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds []checked) {
 	limit := func(algorithm string, events int64) store.Limit {
 		quota := algorithms.Quota{Algorithm: algorithm, Events: events, Window: window}

@@ -17,9 +17,9 @@ import (
 const DefaultSlotExpiry = time.Duration(algorithms.SlotsExpiry) * time.Microsecond
 
 // keyStates has the states of keys that decide when a call may be sent: see order.go. It counts the slots that requests
-// of this process hold, whichever store admitted them, and keeps these counts in Redis. Package slots has the rules.
+// of this process hold, whichever store allowed them, and keeps these counts in Redis. Package slots has the rules.
 // The nodes of a cluster share one keyStates. Its mutex guards their queues, too, so a call that returns to a queue
-// can't be overtaken meanwhile.
+// can't be overtaken on its way.
 type keyStates struct {
 	instance algorithms.Instance
 	names    wire.Names

@@ -70,11 +70,11 @@ const (
 	// If requests can be delayed, retry after ends when the request would be delayed, not when it
 	// would pass at once.
 	heldThen = "it would be held then"
-	// Remaining counts the request that is let go on account of the next one, and
+	// Remaining counts the request that is let pass on account of the next one, and
 	// nothing that is spent more slowly than at once.
-	takenAtOnce = "remaining is what can be taken now"
+	takenAtOnce = "remaining counts what can be taken now"
 	// The events of a later window don't remain now. Places to wait don't remain either.
-	notWaiting = "remaining is what can be taken without being held"
+	notWaiting = "remaining counts what can be taken without a delay"
 )
 
 // rounding is how many µs a wait may differ where the other limiter computes with

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the English of pages, comments, errors and log lines with Vale: the rules in
+# Checks the English of pages, comments, messages and the status page with Vale: the rules in
 # .vale/RateLimit, each with its own tests.
 #
 #   scripts/prose.sh             all files
@@ -16,6 +16,6 @@ fi
 vale test .vale
 if (($# == 0)); then
 	# shellcheck disable=SC2046 # file names have no spaces
-	set -- $(git ls-files -co --exclude-standard '*.md' '*.go' '*.lua')
+	set -- $(git ls-files -co --exclude-standard '*.md' '*.go' '*.lua' 'internal/statuspage/page/*.'{js,html})
 fi
 vale --no-global --output line "$@" >&2

@@ -268,7 +268,7 @@ func (d *denial) setDecision(r *ZoneRequest, i int) {
 	}
 }
 
-// addLocked adds a denial if it stands, and if there is room. It takes the place of one by the same rule, unless that
+// addLocked adds a denial if it stands, and if there is room. It replaces one by the same rule, unless that
 // is of a lower cost and so denies more requests.
 func (s *denySet) addLocked(d *denial, now time.Duration) {
 	s.denials = slices.DeleteFunc(s.denials, func(old *denial) bool { return !s.standsLocked(old, 0, now) })

@@ -190,7 +190,7 @@ func TestFailoverForgetsBan(t *testing.T) {
 		take("in the outage", store.Allowed, true)
 		take("in the outage", store.Denied, true)
 		f.fail(nil)
-		time.Sleep(10 * time.Second) // the breaker checks the store meanwhile
+		time.Sleep(10 * time.Second) // the breaker checks the store in this time
 		take("afterwards", store.Banned, false)
 		time.Sleep(30 * time.Minute)
 		take("much later", store.Banned, false)

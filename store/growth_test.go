@@ -32,7 +32,7 @@ func BenchmarkGrowth(b *testing.B) {
 			runtime.ReadMemStats(&after)
 			weight := float64(after.HeapAlloc-before.HeapAlloc) / float64(keys)
 			for _, l := range g.Loads(passes) {
-				now := l.At // goes on if -count has this run again
+				now := l.At // continues if -count has this run again
 				b.Run(l.Name, func(b *testing.B) {
 					r := g.Ask("k", l.Cost)
 					b.ReportAllocs()

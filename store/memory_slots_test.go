@@ -102,7 +102,7 @@ func TestMemoryAdmitsSlots(t *testing.T) {
 			r[i].Shadow = i == 2
 		}
 		if got := s.AdmitSlots(r); got != want {
-			t.Errorf("slots %v are admitted: %v", limits, got)
+			t.Errorf("slots %v are counted: %v", limits, got)
 		}
 	}
 	wantInFlight := func(want ...int64) {

@@ -172,7 +172,7 @@ type ZoneRequest struct {
 	// override is in force, Take decides nothing, charges nothing, and returns an
 	// [OverriddenError].
 	Override *Override
-	// Mode decides about requests that cost more than remains.
+	// Mode decides requests that cost more than remains.
 	Mode algorithms.Mode
 	// Cost is the number of events that the request costs, 0 to 2^31-1. A request of cost 0
 	// charges nothing. A request takes one slot at any cost.
@@ -180,7 +180,7 @@ type ZoneRequest struct {
 	// Peek makes Take decide as always, but change nothing: Take charges no limit, takes no
 	// slot, and counts no denial for the ban. The Decisions show the budgets without this
 	// request, and InFlight doesn't count it. Began reports whether the denial would begin a
-	// ban. In mode [algorithms.Uniform] RetryAfter leaves out that a denied request is charged.
+	// ban. In mode [algorithms.Uniform] RetryAfter ignores that a denied request is charged.
 	Peek bool
 	// MaxWait is the longest delay of the request; see [algorithms.ZoneRequest].
 	MaxWait algorithms.Micros

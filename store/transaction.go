@@ -27,7 +27,7 @@ type transaction struct {
 	charged [1]ZoneRequest // the request of charge
 }
 
-// item is a request that is decided, with its entries and what algorithms.Take decides about each.
+// item is a request that is decided, with its entries and what algorithms.Take decides for each.
 type item struct {
 	request              *ZoneRequest
 	limits               []entry

@@ -1,5 +1,5 @@
 // Package webhook sends Caddy's events to a URL, for example of a chat or of a program that sends mail. It never
-// decides about a request.
+// decides on a request.
 //
 // Build it in with xcaddy, beside the rate limiter:
 //

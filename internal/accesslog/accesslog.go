@@ -78,7 +78,7 @@ type Request struct {
 	// Start and End are the instants at which the server received the header of the request, and at
 	// which its response ended, in microseconds since the Unix epoch.
 	Start, End int64
-	// Instant is when the limits decided about the request, in microseconds since the Unix epoch, by
+	// Instant is when the limits decided the request, in microseconds since the Unix epoch, by
 	// the clock of their store. It is 0 if the log doesn't have the field [InstantField].
 	Instant int64
 	// Charged is the number of events that the request was charged in the end, by zone. It has the zones

@@ -87,7 +87,7 @@ func firstAddress(list []byte) []byte {
 	return nil
 }
 
-// withoutPort returns an address without its port and zone, or nil. Caddy leaves out the zone, too.
+// withoutPort returns an address without its port and zone, or nil. Caddy omits the zone, too.
 func withoutPort(text []byte) []byte {
 	address := bytes.Trim(text, "[]")
 	if !isAddress(address) {

@@ -41,7 +41,7 @@ type run struct {
 	broken error  // if not nil, another line follows the data, which can't be read
 }
 
-// Each calls yield for each line, in their order. It leaves out empty lines.
+// Each calls yield for each line, in their order. It skips empty lines.
 func (c *Chunk) Each(yield func(Line)) {
 	for _, r := range c.runs {
 		r.each(yield)

@@ -126,7 +126,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The lines before a damaged part of a file count. The damage is one broken line, and other files go on.
+// The lines before a damaged part of a file count. The damage is one broken line, and other files continue.
 func TestDamagedFiles(t *testing.T) {
 	var text strings.Builder
 	r := rand.New(rand.NewPCG(1, 2))

@@ -27,7 +27,7 @@ const (
 	verdictBanned    = "banned"
 )
 
-// Further reasons of a denial, besides those of [store.ZoneRequest.DenialReason].
+// Reasons for a denial, besides those of [store.ZoneRequest.DenialReason].
 const (
 	reasonBody  = "body"
 	reasonStore = "store"

@@ -213,7 +213,7 @@ type Explanation struct {
 	Notes    []string           `json:"notes,omitempty"`
 }
 
-// Decision names what decides about a request: the limit, ban or slots that deny it longest, or
+// Decision names what decides a request: the limit, ban or slots that deny it longest, or
 // that delay it longest.
 type Decision struct {
 	Zone       string   `json:"zone"`

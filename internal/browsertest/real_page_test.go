@@ -90,7 +90,7 @@ func TestRealChanges(t *testing.T) {
 	p.wait("!document.getElementById('change-dialog').open")
 }
 
-// The page adds up the instances, shows how they differ, and goes on when one of them ends.
+// The page adds up the instances, shows how they differ, and continues when one of them ends.
 //
 // Simulated: TestSmoke, TestRelayed.
 func TestRealSeveralInstances(t *testing.T) {

@@ -23,7 +23,7 @@ func init() {
 }
 
 // Handler answers GET and HEAD with the budgets that the client of the request has. It charges nothing and shows no key. It
-// makes the key of each zone from the request, also if the zone doesn't match the request, or exempts it. It leaves out zones
+// makes the key of each zone from the request, also if the zone doesn't match the request, or exempts it. It skips zones
 // whose key lacks a value or comes from a body, and zones in shadow mode.
 type Handler struct {
 	// The names of the zones, which can be of any rate_limit handler (default: the zones of all rate_limit handlers that the

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
 
-// A change is made in each instance that has the zone in memory, and once for each Redis.
+// A change is made in each instance that has the zone in memory, and once per Redis.
 const changeNote = `
 
 With Redis the change holds for all instances. Others follow within a second.
@@ -38,7 +38,7 @@ the option runtime_overrides.` + changeNote,
 		limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
 		switch {
 		case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
-			return UsageErrorf("--remove can't stand beside limits or --for: leave them out")
+			return UsageErrorf("--remove can't be combined with limits or --for: leave them out")
 		case remove:
 			return c.change("DELETE", "override", "override removed", nil)
 		case len(limits) == 0:

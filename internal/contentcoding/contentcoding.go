@@ -99,7 +99,7 @@ func (c *content) Write(p []byte) (int, error) {
 	return c.to.Write(p)
 }
 
-// work counts work of the decoder. If this is too much, work returns errWork, now and in each further call.
+// work counts work of the decoder. If this is too much, work returns errWork, now and in each later call.
 func (c *content) work(n int) error {
 	if c.left -= int64(n); c.left < -freeExpansion {
 		c.err = errWork

@@ -1,5 +1,5 @@
 // Package denials tells operators about denied requests: by log and events, and by the most denied keys. It never
-// decides about a request, and keeps a bounded number of bounded texts.
+// decides a request, and keeps a bounded number of bounded texts.
 package denials
 
 import (
@@ -120,7 +120,7 @@ const maxLoggedTextBytes = 256
 
 func clipText(text string) string { return text[:min(len(text), maxLoggedTextBytes)] }
 
-// report logs a denial or a ban, and emits its event. With hash_keys it leaves out all texts
+// report logs a denial or a ban, and emits its event. With hash_keys it omits all texts
 // that keys are made of.
 func (d *Denial) report(events *Events) {
 	if d.Percent > 0 {

@@ -70,7 +70,7 @@ type queuedEvent struct {
 	data map[string]any
 }
 
-// maxQueuedEvents is how many events of a kind wait for slow handlers. Further ones are lost.
+// maxQueuedEvents is how many events of a kind wait for slow handlers. Any more are lost.
 const maxQueuedEvents = 1000
 
 // NewEvents returns the events of the configuration of ctx. They are emitted when the configuration has started. After

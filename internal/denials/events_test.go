@@ -149,7 +149,7 @@ func TestEventsOfEnded(t *testing.T) {
 			asked := 0
 			ctx, end := caddy.NewContext(q.ctx)
 			q, _ = NewEvents(ctx, ownApp, func() *Events {
-				if asked++; own && asked < 10 { // without this bound, a fault would go on for ever
+				if asked++; own && asked < 10 { // without this bound, a fault would continue for ever
 					return q
 				}
 				return next

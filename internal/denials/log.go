@@ -22,7 +22,7 @@ type Log struct {
 	closed bool
 }
 
-// maxLogKeys bounds the keys of recent, and so the lines that are logged per second. Denials of further keys are counted
+// maxLogKeys bounds the keys of recent, and so the lines that are logged per second. Denials of other keys are counted
 // together, per zone. Shares of limits have the same bound to themselves, because each is reported only once.
 const maxLogKeys = 1000
 

@@ -165,7 +165,7 @@ func TestAdminSeveralHandlers(t *testing.T) {
 	}
 }
 
-// An override at run time goes before that of the configuration, and ends after its ttl. A reset leaves it.
+// An override at run time has precedence over that of the configuration, and ends after its ttl. A reset leaves it.
 func TestAdminOverride(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n override k unlimited\n ban 1h\n}"))

@@ -131,7 +131,7 @@ func TestBanOfHandlerKeys(t *testing.T) {
 		c.Get(t, "/", strings.Fields(header)...).Want(t, 200)
 	}
 	if strings.Contains(c.Logged(), " a number from 0") {
-		t.Error("a look-up warns of a factor or a cost")
+		t.Error("a look-up warns about a factor or a cost")
 	}
 }
 

@@ -77,7 +77,7 @@ func TestBan(t *testing.T) {
 	})
 }
 
-// The true cost of a response is charged although a ban has begun meanwhile.
+// The true cost of a response is charged although a ban has begun since.
 func TestBanAndSettle(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {

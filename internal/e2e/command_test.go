@@ -68,7 +68,7 @@ func TestCommandErrors(t *testing.T) {
 		{"ban api k --for soon", 2, `--for "soon" is not a span of time: write for example 30m, 1h or 7d`},
 		{"ban api k --for 0", 2, `--for "0" is not a span of time`},
 		{"override api k", 2, "the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove"},
-		{"override api k unlimited --remove", 2, "--remove can't stand beside limits or --for"},
+		{"override api k unlimited --remove", 2, "--remove can't be combined with limits or --for"},
 		{"unban api a%2 --encoded", 2, `the key "a%2" is not percent-encoded`},
 		{"explain", 2, "<url> is missing: write caddy rate-limit explain <url>"},
 		{"explain https://a/ -H nothing", 2, `--header "nothing" is not a header field: write for example 'X-Api-Key: customer-7'`},

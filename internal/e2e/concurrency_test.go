@@ -57,7 +57,7 @@ func TestConcurrency(t *testing.T) {
 		}
 		waitForSlots(t, other, 3)
 
-		// A panic, and clients that leave.
+		// A panic, and clients that disconnect.
 		for range 5 {
 			<-one.Hold(context.Background(), "/?panic=1")
 		}

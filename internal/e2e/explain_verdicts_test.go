@@ -171,7 +171,7 @@ func testExplainVerdicts(t *testing.T, use string) {
 		}
 	}
 	want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3")                      // the second denial bans
-	want("/?zone=plain&key=c&cost=9", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5") // no wait helps
+	want("/?zone=plain&key=c&cost=9", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5") // waiting won't help
 	want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
 	c.Operate(t, 204, "PUT", "zones/plain/override?key=b", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
 	want("/?zone=plain&key=b", "allowed; plain yes allowed 9")
@@ -317,7 +317,7 @@ func TestExplainRedisAway(t *testing.T) {
 	}
 }
 
-// Explanations go on while configurations are loaded, also while one is rejected.
+// Explanations continue while configurations are loaded, also while one is rejected.
 func TestExplainWhileReloading(t *testing.T) {
 	t.Parallel()
 	config := caddytest.Site("zone api {\n fixed_window 5 1h\n}")

@@ -89,7 +89,7 @@ func TestGaugesOfRequests(t *testing.T) {
 		wantNoMetric(t, c, `caddy_rate_limit_waiting`)
 		c.Reload(t, config)
 
-		// A limit that delays, and a client that leaves meanwhile.
+		// A limit that delays, and a client that disconnects.
 		c.Get(t, "/slow").Want(t, 200)
 		ctx, leave = context.WithCancel(t.Context())
 		one, two = c.Hold(ctx, "/slow"), c.Hold(ctx, "/slow")

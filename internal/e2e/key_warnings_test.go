@@ -79,7 +79,7 @@ route {
 	}
 }
 
-// A cost that is often no number, and a key that is often empty, are warned of once. A few of them in a row are normal.
+// A cost that is often no number, and a key that is often empty, are warned about once. A few of them in a row are normal.
 func TestWarningsOfManyInARow(t *testing.T) {
 	t.Parallel()
 	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {

@@ -55,7 +55,7 @@ func TestReloads(t *testing.T) {
 
 		c.Get(t, "/other").Want(t, 429) // by api; nothing is charged to other
 		c.Reload(t, zone("api", "fixed_window 4 1h"))
-		c.Get(t, "/other").Want(t, 200, "RateLimit", `"api";r=0;t=3600, "other";r=1;t=1800`) // a changed limit goes on
+		c.Get(t, "/other").Want(t, 200, "RateLimit", `"api";r=0;t=3600, "other";r=1;t=1800`) // a changed limit continues
 		c.Reload(t, zone("renamed", "fixed_window 4 1h"))
 		c.Get(t, "/other").Want(t, 200, "RateLimit", `"other";r=0;t=1800, "renamed";r=3;t=3600`) // a renamed zone starts fresh
 		c.Reload(t, config)
@@ -73,7 +73,7 @@ func TestReloadDuringRequests(t *testing.T) {
 		c := caddytest.Start(t, config)
 		answered := make(chan map[int]int)
 		go func() { answered <- caddytest.Flood(t, 10, 10, "/?hold=2s", c) }()
-		caddytest.Eventually(t, "ten requests are held", func() bool { return strings.Count(c.Logged(), `"msg":"held","for":2`) == 10 })
+		caddytest.Eventually(t, "ten requests are delayed", func() bool { return strings.Count(c.Logged(), `"msg":"held","for":2`) == 10 })
 		c.Reload(t, caddytest.Site("zone another {\n gcra 1 1h\n}")) // without the store
 		statuses := <-answered
 		if statuses[200] != 5 || statuses[429] != 5 {

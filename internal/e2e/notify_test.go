@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A share of a calendar is reported once over three instances, whatever is given back meanwhile. A request can reach it, or
+// A share of a calendar is reported once over three instances, whatever is given back in between. A request can reach it, or
 // the true cost of a response.
 func TestNotifyOnce(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestExampleWebhook(t *testing.T) {
 	want := []string{ // what is reported together has no order
 		"rate_limit_threshold plan alice 100% of " + limit + ", 1", "rate_limit_threshold plan alice 80% of " + limit + ", 1",
 	}
-	caddytest.EventuallySees(t, "the webhook is told twice", func() []string {
+	caddytest.EventuallySees(t, "the webhook is called twice", func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Sorted(slices.Values(told))

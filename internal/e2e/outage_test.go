@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// While Redis can't be reached, on_store_error decides about requests.
+// While Redis can't be reached, on_store_error decides on requests.
 func TestOnStoreError(t *testing.T) {
 	t.Parallel()
 	address := "127.0.0.1:" + redistest.FreePort(t)
@@ -61,7 +61,7 @@ func TestOnStoreError(t *testing.T) {
 }
 
 // A user with a wrong password, or without a permission that the scripts need, is found before any request is half charged.
-// Until Redis accepts the user, on_store_error decides. The log says why once for each check that fails, and nothing shows
+// Until Redis accepts the user, on_store_error decides. The log says why once per failed check, and nothing shows
 // the password.
 func TestRedisWithoutPermission(t *testing.T) {
 	t.Parallel()

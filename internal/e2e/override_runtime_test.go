@@ -13,7 +13,7 @@ import (
 )
 
 // setOverride sets the override of a key in zone api as any instance finds it, for a while or
-// for good.
+// permanently.
 func setOverride(t *testing.T, server *redistest.Server, key, text string, span time.Duration) {
 	t.Helper()
 	name := "caddy_rl:{" + cmp.Or(key, "%") + "}:api:o"

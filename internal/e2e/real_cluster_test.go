@@ -42,7 +42,7 @@ func (p *keyPairs) send(t *testing.T, window, log string) bool {
 }
 
 // Three Caddys let exactly as many requests pass as the limits say, while a thousand hash slots move under load. The other
-// hash slots of a node share script calls meanwhile.
+// hash slots of a node share script calls until then.
 //
 // Simulated: TestSharedCallsWhileSlotsMove.
 func TestRealThousandSlotsMove(t *testing.T) {

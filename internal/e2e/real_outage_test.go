@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A Redis that is killed and starts again with its data goes on with the same budgets, because each
+// A Redis that is killed and starts again with its data continues with the same budgets, because each
 // answered charge was on disk.
 //
 // Simulated: TestFaults.
@@ -23,7 +23,7 @@ func TestRealRedisRestartsWithData(t *testing.T) {
 	config := caddytest.Site(fmt.Sprintf("zone api {\n gcra %d 1000d\n fixed_window %[1]d 1000d\n sliding_log %[1]d 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", limit, server.Addr))
 	caddys := []*caddytest.Caddy{caddytest.Start(t, config), caddytest.Start(t, config)}
 	requests := startLoad(t, 8, "/", caddys...)
-	caddytest.EventuallySees(t, "some are admitted", requests.soFar, func(y tally) bool { return y.statuses[200] > limit/4 })
+	caddytest.EventuallySees(t, "some pass", requests.soFar, func(y tally) bool { return y.statuses[200] > limit/4 })
 	server.Kill(t)
 	caddytest.EventuallySees(t, "requests fail", requests.soFar, func(y tally) bool { return y.statuses[503] > 50 })
 	server.Restart(t)

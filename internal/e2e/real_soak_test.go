@@ -220,7 +220,7 @@ func footprintOf(t *testing.T, c *caddytest.Caddy) (f footprint) {
 
 // Three Caddys on one Redis have zones with all options. Over-admission is zero, nothing leaks and
 // nothing panics, with any fault of Redis, of the way to it, and of the Caddys. make soak lets it
-// go on for minutes.
+// continue for minutes.
 //
 // Simulated: TestFaults.
 func TestRealSoak(t *testing.T) {

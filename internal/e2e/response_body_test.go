@@ -149,7 +149,7 @@ func TestSettleByBody(t *testing.T) {
 		{"HEAD", "HEAD", with(isJSON), 10},
 		{"no content", "POST", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 10},
 		{"not modified", "GET", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, 10},
-		{"an error that match leaves out", "POST", func(w http.ResponseWriter, r *http.Request) {
+		{"an error that match excludes", "POST", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(500)
 			with(nil, usage)(w, r)
@@ -197,7 +197,7 @@ func TestSettleByBody(t *testing.T) {
 	errtest.None(t, err)
 	errtest.Report(t, errtest.Of(io.ReadFull(answer.Body, make([]byte, len(usage)+8))))
 	if got := charged(t, c, "leaves"); got != 10 {
-		t.Errorf("a stream that goes on is charged %d", got)
+		t.Errorf("a stream that continues is charged %d", got)
 	}
 	leave()
 	wantCharge(t, c, "a client that leaves", "leaves", 35)
@@ -257,7 +257,7 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 		}
 	}
 
-	// encode compresses behind rate_limit.
+	// encode compresses after rate_limit.
 	u.answer("encoded", with(plain, body))
 	r := c.Get(t, "/encoded?key=encoded", "Accept-Encoding", "gzip")
 	if r.Field("Content-Encoding") != "gzip" || len(r.Text) > len(body)/10 {

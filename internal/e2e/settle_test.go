@@ -165,7 +165,7 @@ func TestSettleReserves(t *testing.T) {
 }
 
 // The additional cost of a response is charged to the limits of its request, also if the key gets
-// an override meanwhile.
+// an override in between.
 func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {

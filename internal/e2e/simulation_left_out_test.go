@@ -153,7 +153,7 @@ zone free {
 		want         string
 	}{
 		{"charges", "", 200, charges, "exports 77, free 0, granted 5, sent 1 settles 9, tokens 10 settles 4242"},
-		{"a charge goes before a header field", "3", 200, charges, "exports 77, free 0, granted 5, sent 1 settles 9, tokens 10 settles 4242"},
+		{"a charge has precedence over a header field", "3", 200, charges, "exports 77, free 0, granted 5, sent 1 settles 9, tokens 10 settles 4242"},
 		{"charges of 0 say nothing", "3", 200, map[string]int64{"tokens": 0, "exports": 0}, "exports 1, free 0, granted 5, sent 1 settles 9, tokens 10 settles 3"},
 		{"without charges, the tokens and rows are not known", "", 200, nil, "free 0, granted 5, sent 1 settles 9"},
 		{"a huge charge", "", 200, map[string]int64{"tokens": 1 << 60}, "free 0, granted 5, sent 1 settles 9, tokens 10 settles 2147483647"},

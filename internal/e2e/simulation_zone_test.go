@@ -62,7 +62,7 @@ func TestSimulationOfAZoneErrors(t *testing.T) {
 		"match pth /x":    `--zone: match has no matcher "pth" (did you mean path?): write for example match path /api/*`,
 		"key {client_ip}\nlimit 5": `--zone: unknown option "limit" of a zone (did you mean token_bucket?): ` +
 			"write for example token_bucket 10 1s, at line 2",
-		"fixed_window 1 1s ; token_bucket 5 1x": "--zone: token_bucket takes events, window and perhaps a burst, " +
+		"fixed_window 1 1s ; token_bucket 5 1x": "--zone: token_bucket takes events, window and optionally a burst, " +
 			`not "5 1x": write for example token_bucket 10 1s, at line 2`,
 		"key {client_ip}\n}\n}\n:81 {\n": `--zone: the braces of "key {client_ip}\n}\n}\n:81 {" don't match: ` +
 			"write options of a zone, such as key {client_ip}",

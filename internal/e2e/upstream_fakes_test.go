@@ -15,7 +15,7 @@ import (
 )
 
 // gate is an upstream whose requests to /hold end when they are let through, or when
-// their client leaves.
+// their client disconnects.
 type gate struct {
 	address  string
 	pass     chan struct{}

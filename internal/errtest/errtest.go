@@ -14,7 +14,7 @@ func None(t testing.TB, err error, about ...any) {
 	}
 }
 
-// Report fails the test if there is an error, and lets it go on.
+// Report fails the test if there is an error, and lets it continue.
 func Report(t testing.TB, err error, about ...any) {
 	t.Helper()
 	if err != nil {

@@ -17,7 +17,7 @@ type fault struct {
 	disturbs bool          // requests can fail while it lasts, and until it is over
 	over     time.Duration // after its end, all works again; 0: after recovery
 	loses    bool          // budgets may begin again
-	partly   bool          // some of them go on from an old state
+	partly   bool          // some of them continue from an old state
 	kills    bool          // an instance, whose slots stay taken
 	untold   bool          // no Sentinel tells that another server has taken over
 	by       time.Duration // by which the clock of Redis steps

@@ -88,7 +88,7 @@ func TestChangeAfterFailover(t *testing.T) {
 	})
 }
 
-// If Redis doesn't reply in time in the middle of a page, at any instant, the page ends, and the next one goes on.
+// If Redis doesn't reply in time in the middle of a page, at any instant, the page ends, and the next one continues.
 func TestListGoesOnAfterTimeout(t *testing.T) {
 	ended := 0
 	for at := time.Duration(0); at < 60*time.Millisecond; at += 10 * time.Millisecond {

@@ -180,7 +180,7 @@ func TestWaitingTakesOfSilentRedis(t *testing.T) {
 	}
 }
 
-// A Redis that accepts no connection is silent, even if new calls keep arriving, and other calls fail meanwhile.
+// A Redis that accepts no connection is silent, even if new calls keep arriving, and other calls fail.
 func TestSilentWithoutConnections(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		t.Run(fmt.Sprint(connected), func(t *testing.T) {

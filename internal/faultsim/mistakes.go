@@ -224,7 +224,7 @@ var mistakes = []mistake{
 		"		hash, place := l.Fingerprint(), 0\n", "		hash, place := l.Fingerprint()+fmt.Sprint(l.Events), 0\n",
 	},
 	{
-		"a smaller limit forgets what a larger one has admitted", "algorithms/bucket.lua",
+		"a smaller limit forgets what a larger one has allowed", "algorithms/bucket.lua",
 		"    admitted, larger = full, min(events, 1)\n", "    admitted = full\n",
 	},
 	// Operators.

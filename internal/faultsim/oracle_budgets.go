@@ -18,7 +18,7 @@ type budget struct {
 	windows  int64                   // in which the slowest limit refills
 }
 
-// burst is the largest number of events that the limit admits at once.
+// burst is the largest number of events that the limit allows at once.
 func (z *zonePlan) burst() int64 { return cmp.Or(z.quota.Burst, z.quota.Events) }
 
 // budgetOf returns the budget of a key in a zone.
@@ -39,7 +39,7 @@ func (o *oracle) budgetOf(n int, key string, requests []*record) *budget {
 // corrected is how long after a response its charges may be corrected.
 const corrected = 6 * time.Second
 
-// limitsIn returns the zone with the least and with the most that the limits admit that may have changed the budget in a span
+// limitsIn returns the zone with the least and with the most that the limits allow that may have changed the budget in a span
 // of time.
 func (b *budget) limitsIn(from, to time.Time) (least, most *zonePlan) {
 	if !b.changes {
@@ -98,7 +98,7 @@ func (o *oracle) checkCount(b *budget, used int64) {
 	}
 }
 
-// bound is the largest number of events that a limit admits in a span of time.
+// bound is the largest number of events that a limit allows in a span of time.
 func (z *zonePlan) bound(span time.Duration) int64 {
 	t, n, w := span.Microseconds(), z.quota.Events, z.quota.Window
 	if z.delay > 0 && (z.quota.Algorithm == "fixed_window" || z.quota.Algorithm == "leaky_bucket") {
@@ -124,7 +124,7 @@ func (z *zonePlan) delayedEvents() int64 {
 	return z.delay.Microseconds()*z.quota.Events/z.quota.Window + 1
 }
 
-// checkBound checks that no span of time admitted more than the largest limit and what the faults allow.
+// checkBound checks that no span of time let through more than the largest limit and what the faults allow.
 func (o *oracle) checkBound(b *budget) {
 	var passed []*record
 	for _, q := range b.requests {
@@ -235,7 +235,7 @@ func (o *oracle) checkLimitDenials(n int, b *budget) {
 	if z.quota.Algorithm == "sliding_window" || z.quota.Algorithm == "leaky_bucket" {
 		horizon *= 2
 	}
-	if b.changes { // what a larger limit admitted is full to a smaller one, and both go on from there
+	if b.changes { // what a larger limit allowed is full to a smaller one, and both continue from there
 		horizon *= 2
 	}
 	const furthest = 25 * time.Second // that a clock steps back; until the next request of a key nothing refills then

@@ -195,7 +195,7 @@ type record struct {
 	limits   []*zonePlan   // the zones of the configuration that decided it
 	takes    time.Duration // its response
 	length   string        // the Content-Length of its response; "": unknown
-	patience time.Duration // after which its client leaves; 0: never
+	patience time.Duration // after which its client disconnects; 0: never
 	sent     time.Time
 	passed   time.Time // when the next handler was called; zero: it was not
 	ended    time.Time // when the response was complete

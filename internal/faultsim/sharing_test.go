@@ -294,7 +294,7 @@ func sharedCallsWhileSlotsMove(t *testing.T, step time.Duration, algorithm strin
 		time.Sleep(step)
 		c.MoveKeys(slot, 1)
 		time.Sleep(step)
-		if n%3 != 2 { // the others go on moving
+		if n%3 != 2 { // the others continue moving
 			c.EndMove(slot)
 		}
 	}

@@ -147,7 +147,7 @@ func TestSlotsLeftInOutage(t *testing.T) {
 	}
 }
 
-// Requests that Redis admitted count while Redis fails. Requests admitted meanwhile count in Redis once it works again.
+// Requests that Redis allowed count while Redis fails. Requests allowed in the meantime count in Redis once it works again.
 func TestSlotsInOutage(t *testing.T) {
 	for _, at := range instants {
 		t.Run(at.String(), func(t *testing.T) {

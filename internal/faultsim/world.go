@@ -268,7 +268,7 @@ func (w *world) inForce(i *instance) *limiter.Limiter {
 	return i.limiter
 }
 
-// checkRedis checks the Redis, as Caddy does at its start. In a cluster, an instance knows all nodes from then on.
+// checkRedis checks the Redis, as Caddy does when it starts. In a cluster, an instance knows all nodes from then on.
 func (i *instance) checkRedis() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -372,7 +372,7 @@ func (w *world) serve(q *record) {
 		alive(func() { q.passed = time.Now() })
 		select {
 		case <-time.After(q.takes):
-		case <-r.Context().Done(): // a proxy gives up when the client leaves
+		case <-r.Context().Done(): // a proxy gives up when the client disconnects
 			return caddyhttp.Error(499, r.Context().Err())
 		}
 		if q.length != "" {
@@ -403,7 +403,7 @@ func (w *world) serve(q *record) {
 	})
 }
 
-// drain is how long the simulation goes on after the last request and the last fault. Slots of lost messages have
+// drain is how long the simulation continues after the last request and the last fault. Slots of lost messages have
 // expired by then.
 const drain = 45 * time.Second
 

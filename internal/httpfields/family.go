@@ -93,7 +93,7 @@ func formatMilliseconds(span algorithms.Micros) string {
 }
 
 // FormatRetryAfter returns the value of Retry-After: whole seconds, rounded up, at least 1. For
-// [algorithms.Forever] it returns "", because no wait would help.
+// [algorithms.Forever] it returns "", because waiting won't help.
 func FormatRetryAfter(wait algorithms.Micros) string {
 	if wait >= algorithms.Forever {
 		return ""
@@ -101,7 +101,7 @@ func FormatRetryAfter(wait algorithms.Micros) string {
 	return strconv.FormatInt(max(Seconds(wait), 1), 10)
 }
 
-// SetRetryAfter sets Retry-After, unless no wait would help.
+// SetRetryAfter sets Retry-After, unless waiting won't help.
 func SetRetryAfter(h http.Header, wait algorithms.Micros) {
 	if value := FormatRetryAfter(wait); value != "" {
 		h[RetryAfter] = []string{value}

@@ -41,7 +41,7 @@ type Reader struct {
 	written []byte
 }
 
-// isObject stands in place of the number of an element.
+// isObject replaces the number of an element.
 const isObject = -1
 
 // target is a path, and the value that was found there.
@@ -104,7 +104,7 @@ func (r *Reader) Repeated() bool { return r.repeated }
 // TooLong reports whether the last value at the path with the number i is longer than maxValue.
 func (r *Reader) TooLong(i int) bool { return r.targets[i].tooLong }
 
-// Write reads the next piece of the text. After an error, which is [ErrSyntax], each further call returns it too.
+// Write reads the next piece of the text. After an error, which is [ErrSyntax], each later call returns it too.
 func (r *Reader) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0 && r.state != failed; {
 		rest = rest[r.read(rest):]

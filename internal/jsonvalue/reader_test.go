@@ -100,7 +100,7 @@ func check(t *testing.T, seed uint64, text []byte) {
 func TestReaderAgreesWithEncodingJSON(t *testing.T) {
 	for _, text := range texts {
 		cases := seedtest.Cases(t, uint64(20))
-		if len(text) > 1000 { // which encoding/json reads once for each path
+		if len(text) > 1000 { // which encoding/json reads once per path
 			cases = max(cases/5, 1)
 		}
 		for seed := range cases {

@@ -8,7 +8,7 @@ const MaxKept = 1 << 10
 // shortMark begins all short keys. It is secret, so no client can send a key that Shorten returns.
 var shortMark = rand.Text()
 
-// Shorten returns a key that takes the place of key in this process. A long key is replaced by a short one, which
+// Shorten returns a key that replaces key in this process. A long key is replaced by a short one, which
 // has its first 1,024 bytes and its name. The name must identify the key. Other keys stay as they are.
 //
 // A client can make keys long, and a request needs its key until the response ends.

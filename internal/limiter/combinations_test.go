@@ -146,7 +146,7 @@ func (c *comboRun) serve(r *caddytest.ComboRequest) {
 	c.checkStates(r, repl)
 }
 
-// checkStates checks the decisions about a request.
+// checkStates checks the decisions on a request.
 func (c *comboRun) checkStates(r *caddytest.ComboRequest, repl *caddy.Replacer) {
 	v, _ := repl.Get(limiter.PlaceholderPrefix)
 	for state := range limiter.States(v.(*limiter.State)) {
@@ -183,7 +183,7 @@ func (c *comboRun) checkStates(r *caddytest.ComboRequest, repl *caddy.Replacer) 
 	}
 }
 
-// play sends requests, and loads the configuration again meanwhile.
+// play sends requests, and loads the configuration again in between.
 func (c *comboRun) play(random *rand.Rand, fault func()) []*caddytest.ComboRequest {
 	var all []*caddytest.ComboRequest
 	for range 120 {

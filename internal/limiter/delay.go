@@ -62,10 +62,10 @@ func (e *Entry) DelayingLimit() (limit int) {
 	return limit
 }
 
-var errClientGone = errors.New("the client left while its request was delayed")
+var errClientGone = errors.New("the client disconnected while its request was delayed")
 
 // hold delays the request, which is allowed and charged, until its time has come. If the client
-// leaves before, hold gives back the charges.
+// disconnects before, hold gives back the charges.
 func (state *State) hold(ctx context.Context, delay algorithms.Micros) error {
 	state.Wait.Hold(state.Limiter)
 	if err := state.sleep(ctx, delay); err != nil {
@@ -82,7 +82,7 @@ func (state *State) hold(ctx context.Context, delay algorithms.Micros) error {
 	return nil
 }
 
-// sleep waits for the delay, or until the client leaves.
+// sleep waits for the delay, or until the client disconnects.
 func (state *State) sleep(ctx context.Context, delay algorithms.Micros) error {
 	defer state.trace.Wait(ctx, telemetry.ForLimit)()
 	state.countWaiting(1)

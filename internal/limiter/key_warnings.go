@@ -20,7 +20,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 )
 
-// This file warns of keys that let clients share or multiply budgets by mistake. These are
+// This file warns about keys that let clients share or multiply budgets by mistake. These are
 // unverified addresses, addresses of proxies, and ports. A single client can also have many IPv6 addresses.
 
 // KeyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
@@ -108,7 +108,7 @@ func (z *Zone) MadeUpValue(mayCheck func(name string) bool) string {
 	return ""
 }
 
-// WarnOfKeys warns of keys that are the same for all requests, of those that one client can change, and of those that
+// WarnOfKeys warns about keys that are the same for all requests, about those that one client can change, and about those that
 // are never used.
 func (z *Zone) WarnOfKeys() {
 	isPort := func(name string) bool { return name == keys.RemoteAddress || name == keys.RemotePort }
@@ -188,7 +188,7 @@ func (state *State) checkKeySource(z *Zone, r *http.Request) {
 // unixPeer is the remote address of a client that comes over a unix socket.
 const unixPeer = "@"
 
-// warnOfPeer warns of a key that is the address of a proxy, or that clients can make up.
+// warnOfPeer warns about a key that is the address of a proxy, or that clients can make up.
 func (z *Zone) warnOfPeer(r *http.Request) {
 	z.peersLeft.Add(-1)
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -248,7 +248,7 @@ func takesFirstForwarded(r *http.Request) bool {
 	return ok && server.TrustedProxiesStrict == 0
 }
 
-// warnOfEmptyKey warns of a zone whose keys are empty.
+// warnOfEmptyKey warns about a zone whose keys are empty.
 func (z *Zone) warnOfEmptyKey(key Key) {
 	if z.emptyKeys == nil || !z.emptyKeyStreak.reaches(key.Text == z.emptyKeys[key.Alternative]) {
 		return
@@ -262,7 +262,7 @@ func (z *Zone) warnOfEmptyKey(key Key) {
 		zap.String("zone", z.Name), zap.Strings("key", z.KeyTexts()))
 }
 
-// warnOfMissingCost warns of a zone whose responses give no cost. known reports whether this
+// warnOfMissingCost warns about a zone whose responses give no cost. known reports whether this
 // response gives one.
 func (z *Zone) warnOfMissingCost(known bool) {
 	if z.Settle.Cost != nil && z.costlessStreak.reaches(!known) {

@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
-// A late value is warned of once. Values that later handlers leave as they are, or empty, are not looked at for ever.
+// A late value is warned about once. Values that later handlers leave as they are, or empty, are not looked at for ever.
 func TestLateValues(t *testing.T) {
 	const user, field = "http.auth.user.id", "http.request.header.X-Key"
 	key := func(name string) placeholder.Use { return placeholder.Use{Option: "key", Name: name} }

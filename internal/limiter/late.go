@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
-// This file warns of zones that decide by a placeholder before it has its value: a handler behind rate_limit sets it.
+// This file warns about zones that decide by a placeholder before it has its value: a handler after rate_limit sets it.
 // Only requests show this for certain, because matchers choose the handlers of each request.
 
 // The prefixes of placeholders that later handlers can set.
@@ -90,6 +90,6 @@ func (p watchedPlaceholder) message() string {
 			"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, " +
 			"or both directives in this order into a route block (said once)"
 	}
-	return "a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: " +
+	return "a handler after rate_limit sets a header field that a zone decides by, so clients can choose its value: " +
 		"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)"
 }

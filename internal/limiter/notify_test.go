@@ -177,7 +177,7 @@ func TestNotifyOfReserved(t *testing.T) {
 	}
 }
 
-// A client that leaves while its request is delayed gets its charge back, so nothing is reported.
+// A client that disconnects while its request is delayed gets its charge back, so nothing is reported.
 func TestNotifyOfClientThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNotifyTest(t, inMemory(), "year")

@@ -94,8 +94,8 @@ type KnownOverride struct {
 // NoOverride stands for a key without an override.
 var NoOverride = &store.Override{}
 
-// maxKnownOverrides is how many overrides an instance remembers for a zone. A request of a
-// further key with an override needs two round trips.
+// maxKnownOverrides is how many overrides an instance remembers for a zone. A request of
+// another key with an override needs two round trips.
 const maxKnownOverrides = 10_000
 
 // MayHaveRuntimeOverride reports whether an override set at run time may apply to a key.
@@ -124,7 +124,7 @@ func (k *KnownOverrides) remember(key string, o KnownOverride) bool {
 	if !ok {
 		known.Override = NoOverride
 	}
-	if known.Text == o.Text { // another request has learned it meanwhile
+	if known.Text == o.Text { // another request has learned it since
 		return false
 	}
 	if o.Text == "" {
@@ -170,7 +170,7 @@ type Attempt struct {
 }
 
 // RetryOverridden calls try until the store has the overrides that try assumed, but at most maxAttempts times.
-// Before each further attempt it calls learn with the overrides that the store has, one per request.
+// Before each later attempt it calls learn with the overrides that the store has, one per request.
 func RetryOverridden(try func(Attempt) error, learn func(overrides []string)) (err error) {
 	for attempt := range maxAttempts {
 		err = try(Attempt{counts: attempt == 0, looksUp: attempt < maxAttempts-1})

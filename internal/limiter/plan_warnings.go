@@ -25,7 +25,7 @@ var knownPart = regexp.MustCompile(`^http\.(request\.|auth\.|rate_limit\.request
 var sameRequestPart = strings.NewReplacer("orig_", "", "prefixed_", "", "_escaped", "",
 	"hostport", "host", ".request.port", ".request.host")
 
-// WarnOfPlan warns of a zone whose plan depends on what is requested, while its key doesn't.
+// WarnOfPlan warns about a zone whose plan depends on what is requested, while its key doesn't.
 func (z *Zone) WarnOfPlan() {
 	if !z.plansDiffer() {
 		return

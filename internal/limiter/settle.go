@@ -50,8 +50,8 @@ func (p *SettlePolicy) Refunds(status int, header http.Header) bool {
 // Settlement reads the true cost of a request from its response.
 type Settlement struct {
 	state       *State
-	client      context.Context // of the request: canceled when the client leaves
-	unknown     bool            // the client has left, and the next handler has returned without a response
+	client      context.Context // of the request: canceled when the client disconnects
+	unknown     bool            // the client has disconnected, and the next handler has returned without a response
 	repl        *caddy.Replacer
 	Body        *bodies.ResponseBody // nil if no true cost depends on it
 	status      int                  // 0: the header is not sent yet
@@ -158,7 +158,7 @@ func (s *Settlement) ReadTrueCost(e *Entry) {
 	}
 }
 
-// reportTrueCost warns of a zone if its responses give no cost.
+// reportTrueCost warns about a zone if its responses give no cost.
 func (s *Settlement) reportTrueCost(e *Entry) {
 	if !s.state.Explained {
 		e.Zone.warnOfMissingCost(e.Settled)

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// If the client leaves before the response, it can't be known whether the response would have been charged, so it is.
+// If the client disconnects before the response, it can't be known whether the response would have been charged, so it is.
 // A request that ran into a deadline has the response that its error gives it.
 func TestSettleWithoutResponse(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
@@ -29,7 +29,7 @@ func TestSettleWithoutResponse(t *testing.T) {
 		{"an error of another status", t.Context(), caddyhttp.Error(http.StatusBadGateway, errors.New("no upstream")), 0},
 		{"an error of the status", t.Context(), caddyhttp.Error(http.StatusUnauthorized, errors.New("wrong password")), 3},
 		{"the client left", left, context.Canceled, 3},
-		{"the client left, and an error of another status", left, caddyhttp.Error(http.StatusBadGateway, context.Canceled), 3},
+		{"the client disconnected, and an error of another status", left, caddyhttp.Error(http.StatusBadGateway, context.Canceled), 3},
 		{"a deadline", late, caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded), 0},
 	} {
 		zone := &Zone{Name: "z", Settle: NewSettlePolicy("z", &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}, nil)}

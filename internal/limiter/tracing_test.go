@@ -105,7 +105,7 @@ func TestTracingOfWaits(t *testing.T) {
 		defer leave()
 		const waits = "\n\trate_limit.decide store=memory cached=false\n\t\trate_limit.wait wait_for=slot"
 		if got := send(leaves, "/", ""); got != waits {
-			t.Errorf("of a client that left, the trace is\n%s\nwant\n%s", got, waits)
+			t.Errorf("of a client that disconnected, the trace is\n%s\nwant\n%s", got, waits)
 		}
 		want := " api.outcome=delayed api.remaining=0" + waits + "\n\trate_limit.wait wait_for=limit"
 		if got := send(t.Context(), "/", ""); got != want {

@@ -232,7 +232,7 @@ func (r *Request) denyFor(n Need) {
 	q.Outcome.Slots = store.SlotsOutcome{InFlight: q.Slots.Limit}
 }
 
-// PrepareShadows prepares the shadow zones for another decision about the request, and returns the
+// PrepareShadows prepares the shadow zones for another decision on the request, and returns the
 // corrections to make before. The last decision has charged shadows in mode uniform, which get their
 // charges back. It has also counted the denials of their limits, which must not be counted again.
 func (r *Request) PrepareShadows() (charged []store.Correction) {

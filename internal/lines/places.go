@@ -12,7 +12,7 @@ import (
 // configurations, because delayed requests do. They must be made by [NewPlaces], and are safe for
 // concurrent use.
 //
-// A delayed request is charged in advance. If its client leaves, the charge can be given back
+// A delayed request is charged in advance. If its client disconnects, the charge can be given back
 // only while no later request of the key waits behind it. So an abandoned request keeps its
 // place in the line until all requests behind it have left too, or one of them has passed.
 // The number of places bounds the memory.
@@ -101,7 +101,7 @@ func (p *Places) release(key string) {
 	})
 }
 
-// addAwaiting records that n more requests that have a place wait for a slot. They aren't charged meanwhile. n is -1 for a
+// addAwaiting records that n more requests that have a place wait for a slot. They aren't charged while they wait. n is -1 for a
 // request that no longer waits.
 func (p *Places) addAwaiting(key string, n int64) {
 	p.change(key, func(k keyPlaces) keyPlaces {

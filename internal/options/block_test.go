@@ -11,10 +11,10 @@ import (
 
 // Errors name the place, and the option that was meant or the block that it belongs in.
 func TestReadBlock(t *testing.T) {
-	var colour string
+	var color string
 	doors := 0
 	shop := []Option{
-		Single("colour", "red", &colour, Text, nil),
+		Single("color", "red", &color, Text, nil),
 		{Name: "door", Repeatable: true, Read: func(d *caddyfile.Dispenser) error {
 			doors++
 			if d.NextArg() {
@@ -24,29 +24,29 @@ func TestReadBlock(t *testing.T) {
 		}},
 	}
 	blocks := []Block{
-		{"a line", []string{"size"}, true}, {"a shop", []string{"colour", "door", "key"}, false}, {"a lock", []string{"key"}, false},
+		{"a line", []string{"size"}, true}, {"a shop", []string{"color", "door", "key"}, false}, {"a lock", []string{"key"}, false},
 	}
 	for _, test := range []struct {
 		text string
 		all  []Option
 		want string // the end of the error; "" for none
 	}{
-		{"{\n colour red\n door\n door\n}", shop, ""},
+		{"{\n color red\n door\n door\n}", shop, ""},
 		{"", shop, ""},
 		{"small {\n}", shop, `shop takes no value "small" here: write its options in braces, at Testfile:1`},
-		{"{\n colour red\n colour blue\n}", shop, "colour is given twice: write it once, at Testfile:3"},
-		{"{\n colour red {\n x\n }\n}", shop, "colour takes no block, at Testfile:2"},
-		{"{\n door\n door\n colour red\n door\n}", shop, "too many of door, colour: close one, at Testfile:4"},
-		{"{\n door\n door\n door\n}", shop, "too many of door, colour: close one"}, // by its own line
+		{"{\n color red\n color blue\n}", shop, "color is given twice: write it once, at Testfile:3"},
+		{"{\n color red {\n x\n }\n}", shop, "color takes no block, at Testfile:2"},
+		{"{\n door\n door\n color red\n door\n}", shop, "too many of door, color: close one, at Testfile:4"},
+		{"{\n door\n door\n door\n}", shop, "too many of door, color: close one"}, // by its own line
 		{"{\n door wrong\n}", shop, "a wrong door, at Testfile:2"},
-		{"{\n colour\n}", shop, "colour has no value: write for example colour red, at Testfile:2"},
+		{"{\n color\n}", shop, "color has no value: write for example color red, at Testfile:2"},
 		{"{\n key\n}", shop, `unknown option "key" of shop: it belongs in a shop or a lock, at Testfile:2`},
-		{"{\n color red\n}", shop, `unknown option "color" of shop (did you mean colour?): write for example colour red, at Testfile:2`},
-		{"{\n color\n}", nil, `unknown option "color" of shop (did you mean colour?): it belongs in a shop, at Testfile:2`},
+		{"{\n colr red\n}", shop, `unknown option "colr" of shop (did you mean color?): write for example color red, at Testfile:2`},
+		{"{\n colr\n}", nil, `unknown option "colr" of shop (did you mean color?): it belongs in a shop, at Testfile:2`},
 		{"{\n size\n}", shop, `unknown option "size" of shop: it belongs in a line, at Testfile:2`},
-		{"{\n sized\n}", shop, `unknown option "sized" of shop: write one of colour, door, at Testfile:2`},
+		{"{\n sized\n}", shop, `unknown option "sized" of shop: write one of color, door, at Testfile:2`},
 		{"{\n frobnicate\n}", nil, `unknown option "frobnicate" of shop: it has none, at Testfile:2`},
-		{"{\n frobnicate\n}", shop, `unknown option "frobnicate" of shop: write one of colour, door, at Testfile:2`},
+		{"{\n frobnicate\n}", shop, `unknown option "frobnicate" of shop: write one of color, door, at Testfile:2`},
 	} {
 		d := caddyfile.NewTestDispenser("block " + test.text)
 		d.Next()

@@ -79,7 +79,7 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// letters leaves out what separates the words of a name: max_events and maxEvents are the same word.
+// letters removes what separates the words of a name: max_events and maxEvents are the same word.
 func letters(name string) string { return separators.Replace(strings.ToLower(name)) }
 
 var separators = strings.NewReplacer("_", "", "-", "", " ", "")

@@ -9,5 +9,5 @@ import (
 //go:embed dark.css
 var dark string
 
-// Fill returns a style sheet with the dark colors in place of its comment about them.
+// Fill returns a style sheet with the dark colors instead of its comment about them.
 func Fill(style string) string { return strings.Replace(style, "\t\t/* dark colors */\n", dark, 1) }

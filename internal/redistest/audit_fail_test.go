@@ -134,14 +134,14 @@ func TestAuditFindsMisbehaviour(t *testing.T) {
 			server.Client.Set(t.Context(), "caddy_rl:{k}:"+store.OverrideID("o"), "a", 0)
 			f.takeOverride("a")
 		},
-		"a command of its own": func(_ *Audit, f *auditedClient, through *redis.Client) {
+		"a separate command": func(_ *Audit, f *auditedClient, through *redis.Client) {
 			through.Set(t.Context(), "caddy_rl:{k}:"+f.limit.ID, "x", 0)
 		},
 		"another script": func(_ *Audit, f *auditedClient, through *redis.Client) {
 			mutant := strings.Replace(algorithms.Features(0).With(f.limit.Algorithm()).Script(), "math.floor", "math.ceil", 1)
 			through.Eval(t.Context(), mutant, []string{"caddy_rl:{k}:" + f.limit.ID}, "")
 		},
-		"an instant of its own": func(_ *Audit, f *auditedClient, _ *redis.Client) {
+		"a separate instant": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			r := []store.ZoneRequest{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}}
 			_, _ = f.s.TakeAt(t.Context(), time.Now().UnixMicro(), r)
 		},

@@ -63,7 +63,7 @@ func (a *Audit) connect(client net.Conn) {
 	a.mu.Unlock()
 }
 
-// commands passes on the commands of the client, until the client leaves.
+// commands passes on the commands of the client, until the client disconnects.
 func (l *link) commands() {
 	in := bufio.NewReader(l.client)
 	for {

@@ -96,7 +96,7 @@ func randomRequests(zones []store.ZoneRequest) (requests []store.ZoneRequest) {
 	return requests
 }
 
-// Three instances decide requests, with refunds, clients that leave, and operators' changes. Meanwhile Redis
+// Three instances decide requests, with refunds, clients that disconnect, and operators' changes. Meanwhile Redis
 // and the connections fail. Each decision must be that of the functions in Go.
 func TestAudit(t *testing.T) {
 	Long(t)

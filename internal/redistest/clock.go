@@ -28,7 +28,7 @@ type Clock struct {
 func StartClock(t testing.TB) (*Server, Clock) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("a Redis has a clock of its own on Linux alone: nowhere else does LD_PRELOAD replace its functions")
+		t.Skip("a Redis has its own clock on Linux alone: nowhere else does LD_PRELOAD replace its functions")
 	}
 	text, err := clockLibrary()
 	if err != nil {

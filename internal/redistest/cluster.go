@@ -51,7 +51,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 		WaitFor(t, "a node to be a replica", func() bool { return s.Client.ClusterReplicate(ctx, id).Err() == nil })
 	}
 	for _, s := range c.Nodes[3:] {
-		WaitFor(t, "the replicas to have copied their masters", s.replicates)
+		WaitFor(t, "the replicas to have copied their primaries", s.replicates)
 	}
 	c.waitForInfo(t, "the cluster to work", "cluster_state:ok")
 	for _, s := range c.Nodes {
@@ -200,7 +200,7 @@ func (c *Cluster) MoveKeys(t testing.TB, slot, n int, from, to *Server) int {
 }
 
 // EndMove moves the rest of a slot's keys, gives the slot to the other node, and waits until all nodes have heard of it.
-// Checks of a node may have written keys meanwhile. A node that gets a slot counts the epoch up. If two nodes take the same
+// Checks of a node may have written keys by now. A node that gets a slot counts the epoch up. If two nodes take the same
 // epoch because one has not heard of the other, both may say for ever that the other one has the slot.
 func (c *Cluster) EndMove(t testing.TB, slot int, from, to *Server) {
 	t.Helper()

@@ -22,7 +22,7 @@ func (s *Server) Freeze(t testing.TB) {
 	}
 }
 
-// Thaw continues a frozen process, which then reads all that was sent meanwhile.
+// Thaw continues a frozen process, which then reads all that was sent in the meantime.
 func (s *Server) Thaw(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 
 func (s *Server) signal(t testing.TB, signal os.Signal) {

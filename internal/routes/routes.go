@@ -114,7 +114,7 @@ func effectUnknown(name string, handler caddyhttp.MiddlewareHandler) bool {
 		name == "reverse_proxy" && hasSet(handler, "handle_response") || name == "file_server" && hasSet(handler, "pass_thru"))
 }
 
-// steps has the steps for the handlers of Caddy that need no further look, by the last part of the module ID.
+// steps has the steps for the handlers of Caddy that need no closer look, by the last part of the module ID.
 var steps = map[string]step{
 	"encode": pass, "intercept": pass, "log_append": pass, "push": pass, "templates": pass, "timeouts": pass, "tracing": pass,
 	"copy_response": respond, "copy_response_headers": respond, "error": respond, "file_server": respond,

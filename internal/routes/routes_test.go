@@ -47,7 +47,7 @@ func TestWalkIsUsedAgain(t *testing.T) {
 	}
 }
 
-// A walk goes on behind handlers that change only the response, and ends at those that respond.
+// A walk continues behind handlers that change only the response, and ends at those that respond.
 func TestSteps(t *testing.T) {
 	for handler, passes := range map[caddyhttp.MiddlewareHandler]bool{
 		&caddyhttp.StaticResponse{}: false, &caddyhttp.StaticResponse{StatusCode: "103"}: true,

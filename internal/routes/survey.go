@@ -14,7 +14,7 @@ import (
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 )
 
-// Survey has the parts of routes that matter for warnings, in any order. It leaves out routes in other handlers than
+// Survey has the parts of routes that matter for warnings, in any order. It omits routes in other handlers than
 // subroute and invoke, such as those for responses of reverse_proxy.
 type Survey struct {
 	Named      map[string]*caddyhttp.Route // the named routes of the server

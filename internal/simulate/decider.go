@@ -69,7 +69,7 @@ const (
 	// the store. A sweep looks at all keys, so it must not be made too often.
 	minDecidedPerSweep = 4
 	// maxRunning is how many requests can run at the same time, if their ends correct anything. It bounds the memory
-	// for a log whose durations are wrong. A further request ends at once.
+	// for a log whose durations are wrong. Any other request ends at once.
 	maxRunning = 500_000
 )
 

@@ -185,7 +185,7 @@ func (d *Decider) delay(o *openRequest, delay algorithms.Micros) {
 	}
 }
 
-// isAtLastHandler reports whether no further handler limits the request.
+// isAtLastHandler reports whether no other handler limits the request.
 func (o *openRequest) isAtLastHandler() bool {
 	return !slices.ContainsFunc(o.decided.Handlers[o.handler+1:], func(h HandlerVisit) bool { return len(h.Requests) > 0 })
 }
@@ -239,7 +239,7 @@ func reasonOf(r *store.ZoneRequest) Reason {
 	return ByConcurrency
 }
 
-// pass ends the decisions about a request that has passed all handlers.
+// pass ends the decisions on a request that has passed all handlers.
 func (d *Decider) pass(o *openRequest) {
 	d.observe(o)
 	switch {

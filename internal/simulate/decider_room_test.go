@@ -6,7 +6,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The requests that run at the same time are bounded. Further ones end at once, until another request has ended.
+// The requests that run at the same time are bounded. Others end at once, until another request has ended.
 func TestRunningRequestsAreBounded(t *testing.T) {
 	d := NewDecider(&reportConfiguration{maxKeys: 1000, zones: []Zone{{Name: "api", Concurrency: 10}}})
 	d.capacity = 3

@@ -12,7 +12,7 @@ import (
 // Statistics counts the outcomes of a configuration. It must be made by [NewStatistics]. It is not safe for
 // concurrent use.
 //
-// A request counts in a zone once for each rate_limit handler that decides it there, as in the metrics of
+// A request counts in a zone once per rate_limit handler that decides it there, as in the metrics of
 // the module. It doesn't count in a zone that didn't decide it, because an earlier handler had denied it.
 //
 // Memory is bounded by [Configuration.MaxKeys]: about 70 bytes for a key of a zone whose limits have one

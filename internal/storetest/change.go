@@ -126,7 +126,7 @@ func testOverridesOfKeys(t *testing.T, s Store) {
 		setOverride(t, s, all[i].Zone, all[i].Key, "changed")
 		checkOverridden(t, s, all, want...)
 		setOverride(t, s, all[i].Zone, all[i].Key, "")
-		take() // nothing was charged meanwhile
+		take() // nothing was charged since
 	}
 	setOverride(t, s, "z0", "a", "one")
 	setOverride(t, s, "z3", "c", "another")
@@ -168,7 +168,7 @@ func testOverrideEnds(t *testing.T, s Store) {
 	if took := time.Since(began); took < span {
 		t.Errorf("it has ended after %v, want %v", took, span)
 	}
-	set(1000) // and then for good
+	set(1000) // and then permanently
 	set(0)
 	time.Sleep(5 * time.Millisecond) // until the first of the two would have ended, by the clock of Redis
 	if _, err := s.Take(context.Background(), withOverride(text, newRequest("z", "k", 1, limit)...)); err != nil {

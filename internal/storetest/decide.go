@@ -263,7 +263,7 @@ func testChangedLimit(t *testing.T, s Store) {
 				t.Errorf("%v: %v, %+v, want %d remaining", r[0].Limits[0], allowed, r[0].Outcome.Decisions, remaining)
 			}
 		}
-		if q.Algorithm == "smooth" { // which saves up one event less, and admits any cost
+		if q.Algorithm == "smooth" { // which saves up one event less, and allows any cost
 			continue
 		}
 		take(start, q, 6, 4)

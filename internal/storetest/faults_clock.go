@@ -151,7 +151,7 @@ func testClockSkew(t *testing.T, s Store) {
 	})
 }
 
-// A clock that is behind by up to a second, even repeatedly, grants nothing and postpones nothing.
+// A clock that is behind by up to a second, even repeatedly, gives nothing back and postpones nothing.
 func testClockBehind(t *testing.T, s Store) {
 	const hour = 60 * minute
 	forEach(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
@@ -174,7 +174,7 @@ func testClockBehind(t *testing.T, s Store) {
 	})
 }
 
-// A step back of the clock grants nothing. The rest of a budget can be taken at once, and no wait grows.
+// A step back of the clock gives nothing back. The rest of a budget can be taken at once, and no wait grows.
 // Without this rule, a step of 10 minutes would deny everybody for as long.
 func testClockSetBack(t *testing.T, s Store) {
 	const at = start + 60*minute

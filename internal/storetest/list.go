@@ -184,7 +184,7 @@ func testListStrangeNames(t *testing.T, s Store) {
 	}
 }
 
-// A ban that is in force during all of the paging is listed once, whatever begins and ends meanwhile.
+// A ban that is in force during all of the paging is listed once, whatever else begins and ends.
 func testListConcurrency(t *testing.T, s Store) {
 	const count = 1000
 	for i := range count {

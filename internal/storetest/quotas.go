@@ -78,7 +78,7 @@ func Limits(t testing.TB, zone string, quotas ...algorithms.Quota) []store.Limit
 	return store.NewLimits(zone, "", limits)
 }
 
-// Quotas returns a quota of every algorithm. It grants events at once, and events per window. A calendar grants events
+// Quotas returns a quota of every algorithm. It allows events at once, and events per window. A calendar allows events
 // per day.
 func Quotas(events int64, window algorithms.Micros) []algorithms.Quota {
 	var quotas []algorithms.Quota

@@ -213,7 +213,7 @@ func testSlotsWithLimits(t *testing.T, s Store) {
 }
 
 // testChangedSlots changes the number of slots while some are taken. No request loses its slot. If more
-// slots are taken than there are, no further request gets one.
+// slots are taken than there are, no other request gets one.
 func testChangedSlots(t *testing.T, s Store) {
 	var held [][]store.ZoneRequest
 	take := func(n int64, want store.SlotsOutcome) {

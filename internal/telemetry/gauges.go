@@ -71,7 +71,7 @@ func (s Sources) collectors() []prometheus.Collector {
 			"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
 			"exempt (by a matcher of exempt), bad_body (denied because its body could not be read), "+
 			"denied_elsewhere (denied by another zone, while this zone had room), "+
-			"or error (the store could not decide)."), collectOutcomes, "zone", "outcome")
+			"or error (the store could not decide)"), collectOutcomes, "zone", "outcome")
 	requests.kind = prometheus.CounterValue
 	return []prometheus.Collector{
 		requests,
@@ -111,8 +111,8 @@ func collectOutcomes(set func(float64, ...string)) {
 	}
 }
 
-// collectNumbers calls set with a number of each zone that has an option, and with further labels. Of other zones, such
-// as those that have left the configuration, it leaves out 0.
+// collectNumbers calls set with a number of each zone that has an option, and with more labels. Of other zones, such
+// as those that were removed from the configuration, it omits 0.
 func (s Sources) collectNumbers(
 	set func(float64, ...string), has func(*ZoneMetrics) bool, number func(*zoneNumbers) *atomic.Int64, labels ...string,
 ) {

@@ -1,4 +1,4 @@
-// Package telemetry counts requests for Prometheus, and adds them to traces. It never decides about a request, and
+// Package telemetry counts requests for Prometheus, and adds them to traces. It never decides a request, and
 // has no label and no attribute that a client can choose.
 package telemetry
 

@@ -62,7 +62,7 @@ type zoneNumbers struct {
 
 var processZones sync.Map // zone name → *zoneNumbers
 
-// RequestCounts returns the counts of requests by zone name. It leaves out zones without requests.
+// RequestCounts returns the counts of requests by zone name. It omits zones without requests.
 func RequestCounts() map[string]Counts {
 	all := make(map[string]Counts)
 	processZones.Range(func(name, numbers any) bool {

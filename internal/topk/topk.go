@@ -12,7 +12,7 @@ import (
 // Sketch counts how often each key occurred recently. It is safe for concurrent use.
 //
 // It is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005). When all counters
-// are taken, a new key takes over the counter with the least count, and goes on from that
+// are taken, a new key takes over the counter with the least count, and continues from that
 // count. So a count can be too high, by at most its Excess. A key that occurs without long pauses has a counter if it makes
 // up more than 1/capacity of all occurrences. A key is forgotten some time after it occurred last.
 //

@@ -215,7 +215,7 @@ func TestForeignNumbers(t *testing.T) {
 	if _, err := wiretest.ReadReply(string(reply{}.numbers(9).bytes(2))); err == nil {
 		t.Error("a reply that is neither late nor not is one")
 	}
-	// Every reply that ends early or goes on is wrong.
+	// Every reply that ends early or continues is wrong.
 	for size := range len(whole) {
 		r, err := wiretest.ReadReply(string(whole[:size]))
 		if err == nil {

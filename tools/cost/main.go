@@ -84,7 +84,7 @@ type meter struct {
 	seconds map[string]float64
 }
 
-// read copies the output, and notes which tests begin, pause, go on and end.
+// read copies the output, and notes which tests begin, pause, continue and end.
 func (m *meter) read(out io.Reader) {
 	lines := bufio.NewReader(out)
 	for {

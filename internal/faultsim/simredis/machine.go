@@ -38,8 +38,8 @@ func newMachine() *machine {
 	return m
 }
 
-// same is a handler of errors that changes nothing. Without one the interpreter detaches the variables of functions that go
-// on after a pcall, and loops when it writes the stack trace of a tail call.
+// same is a handler of errors that changes nothing. Without one the interpreter detaches the variables of functions that
+// continue after a pcall, and loops when it writes the stack trace of a tail call.
 func same(*lua.LState) int { return 1 }
 
 // pcall is the function of Lua.

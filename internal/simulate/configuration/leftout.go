@@ -120,7 +120,7 @@ func (s *leftOut) see(reason string) {
 	}
 }
 
-// exclude leaves out the zones with these names.
+// exclude omits the zones with these names.
 func (s *configuration) exclude(names []string) error {
 	found := make(map[string]bool)
 	for z := range s.zones.index {

@@ -164,7 +164,7 @@ func (n *notes) readZone(z *limiter.Zone, matchers zoneMatchers, inRedis bool) {
 	}
 }
 
-// leaveOutErrors notes that error routes have limits, which a simulation leaves out.
+// leaveOutErrors notes that error routes have limits, which a simulation ignores.
 func (n *notes) leaveOutErrors(routes *caddyhttp.HTTPErrorConfig) {
 	if raw, err := json.Marshal(routes); err == nil && strings.Contains(string(raw), `"handler":"rate_limit"`) {
 		n.add("the rate_limit handlers in error routes are left out")

@@ -32,7 +32,7 @@ func (s *configuration) wasDenied(logged *accesslog.Request) bool {
 }
 
 // settle reads the true costs of a request from its logged response, and for how long it bans keys. It is called after the
-// handlers behind the rate_limit handler have run. A response of a rate limit tells nothing.
+// handlers that follow the rate_limit handler have run. A response of a rate limit tells nothing.
 func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit) {
 	if w.visited.WasDenied {
 		return

@@ -104,7 +104,7 @@ var (
 	zoneNoise = regexp.MustCompile(`^.*zone "` + simulate.ZoneName + `": `)
 )
 
-// zoneError returns an error about the zone. It leaves out the site around the zone, which the user hasn't
+// zoneError returns an error about the zone. It omits the site around the zone, which the user hasn't
 // written, and counts lines from the beginning of the zone, which has this number of lines.
 func zoneError(err error, lines int) error {
 	text := strings.TrimPrefix(zoneNoise.ReplaceAllString(err.Error(), ""), zoneFile+": ")

@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// provenAlgorithms are the algorithms of which [candidate.admits] is proven by a law. Limits are proposed for these alone.
+// provenAlgorithms are the algorithms of which [candidate.largestPeak] is proven by a law. Limits are proposed for these alone.
 var provenAlgorithms = []string{"fixed_window", "gcra", "leaky_bucket", "sliding_log", "sliding_window", "smooth", "token_bucket"}
 
 // candidates are the limits among which one is proposed: one for each number of events that can be counted exactly.
@@ -24,9 +24,9 @@ type candidates struct {
 type candidate struct {
 	events int64
 	line   string // for a Caddyfile
-	// admits is the largest peak of a key to which the limit certainly denies nothing.
-	admits int64
-	limit  *algorithms.Limit
+	// largestPeak is the largest peak of a key to which the limit certainly denies nothing.
+	largestPeak int64
+	limit       *algorithms.Limit
 }
 
 // candidatesLike returns the candidates that replace a limit. Burst and initial grow in proportion to the events.
@@ -65,13 +65,13 @@ func (c *candidates) with(events int64) (*candidate, bool) {
 	if err != nil || l.WorstWork(c.maxCost) > c.work || c.maxWait > 0 && l.CheckDelay(c.maxWait) != nil {
 		return nil, false
 	}
-	return &candidate{events: events, line: caddyfileLine(l), admits: admits(l.Quota), limit: l}, true
+	return &candidate{events: events, line: caddyfileLine(l), largestPeak: largestPeak(l.Quota), limit: l}, true
 }
 
-// admits returns the largest peak to which a limit certainly denies nothing, by [windowMeter]. A peak
+// largestPeak returns the largest peak to which a limit certainly denies nothing, by [windowMeter]. A peak
 // bounds the demand of every window, and of two adjacent ones. So fixed windows and logs never have
 // more. A bucket that holds a peak and gets as much in each window is never empty.
-func admits(q algorithms.Quota) int64 {
+func largestPeak(q algorithms.Quota) int64 {
 	switch {
 	case q.WarmUp > 0 || q.MinInterval > 0: // deny also by time alone
 		return 0
@@ -93,9 +93,9 @@ func (c *candidates) meter() *windowMeter {
 	return &windowMeter{span: span}
 }
 
-// admitting returns the least number of events that [candidate.admits] a peak. For limits that deny by time alone, it
-// returns the events from which on their number denies nothing. It bisects, because bursts are rounded.
-func (c *candidates) admitting(peak int64) int64 {
+// eventsFor returns the least number of events whose [candidate.largestPeak] is at least peak. For limits that deny by
+// time alone, it returns the events from which on their number denies nothing. It bisects, because bursts are rounded.
+func (c *candidates) eventsFor(peak int64) int64 {
 	low, high := int64(0), largestEvents
 	for high-low > 1 {
 		middle := low + (high-low)/2
@@ -104,7 +104,7 @@ func (c *candidates) admitting(peak int64) int64 {
 		if q.Initial != nil && *q.Initial == 0 {
 			q.Initial = nil
 		}
-		if admits(q) >= peak {
+		if largestPeak(q) >= peak {
 			high = middle
 		} else {
 			low = middle
@@ -116,7 +116,7 @@ func (c *candidates) admitting(peak int64) int64 {
 // largestEvents is the largest number of events of any limit, as in [algorithms.NewLimit].
 const largestEvents = int64(1) << 51
 
-// isEndless reports whether limits larger than admitting returns can deny less: with warm_up, and with initial 0, a larger
+// isEndless reports whether limits larger than eventsFor returns can deny less: with warm_up, and with initial 0, a larger
 // rate always helps. With min_interval it doesn't.
 func (c *candidates) isEndless() bool {
 	q := c.quota(1)

@@ -29,14 +29,14 @@ func TestLimitsAdmitThePeak(t *testing.T) {
 		for i := range log {
 			meter.add(log[i].request)
 		}
-		limit := newLimit(t, candidates.quota(candidates.admitting(max(meter.peak(), 1))))
+		limit := newLimit(t, candidates.quota(candidates.eventsFor(max(meter.peak(), 1))))
 		if limit.Algorithm().BinaryOnly {
 			for i := range log {
 				log[i].mode = algorithms.Binary
 			}
 		}
-		if admits(limit.Quota) < meter.peak() {
-			t.Fatalf("seed %d: %v admits %d, and not %d", seed, limit, admits(limit.Quota), meter.peak())
+		if largestPeak(limit.Quota) < meter.peak() {
+			t.Fatalf("seed %d: %v allows a peak of %d, and not %d", seed, limit, largestPeak(limit.Quota), meter.peak())
 		}
 		if denied, _ := byStore.denied(t, log, limit, 0); denied.requests > 0 {
 			t.Fatalf("seed %d: %v denies %d requests with a peak of %d", seed, limit, denied.requests, meter.peak())
@@ -114,20 +114,20 @@ func TestCandidatesWithGaps(t *testing.T) {
 // Proposals know each algorithm, and each option of a limit.
 func TestProposalsKnowAllLimits(t *testing.T) {
 	options := map[string]string{
-		"initial": "grows in proportion", "warm_up": "is kept, and a peak admits nothing", "cold_factor": "is kept, with warm_up",
+		"initial": "grows in proportion", "warm_up": "is kept, and the largest peak is 0", "cold_factor": "is kept, with warm_up",
 		"align": "is kept: two windows of a grid bound each window", "buckets": "is kept: the grid is a bucket wider",
-		"min_interval": "is kept, and a peak admits nothing",
+		"min_interval": "is kept, and the largest peak is 0",
 	}
 	for _, a := range algorithms.All() {
 		if a.Calendar { // no limit is proposed
 			continue
 		}
 		if !slices.Contains(provenAlgorithms, a.Name) {
-			t.Errorf("proposals lack the algorithm %s: add it to provenAlgorithms, if TestLimitsAdmitThePeak finds that it admits a peak", a.Name)
+			t.Errorf("proposals lack the algorithm %s: add it to provenAlgorithms, if TestLimitsAdmitThePeak finds its largest peak", a.Name)
 		}
 		for _, o := range a.Options {
 			if options[o.Name] == "" {
-				t.Errorf("proposals lack the option %s of %s: candidatesLike, admits and meter must know what it does to a peak", o.Name, a.Name)
+				t.Errorf("proposals lack the option %s of %s: candidatesLike, largestPeak and meter must know what it does to a peak", o.Name, a.Name)
 			}
 		}
 	}

@@ -54,7 +54,7 @@ func (s *search) change(from, to *judged) *report.Change {
 
 // deniedBy returns how many requests of a key a limit denies. Without a limit it is none.
 func (s *search) deniedBy(j *judged, key uint32) int64 {
-	if j == nil || j.admits >= s.peaks[key] {
+	if j == nil || j.largestPeak >= s.peaks[key] {
 		return 0
 	}
 	return s.deniedTo(key, newLimitReplay(j.limit, s.candidates.maxWait)).requests

@@ -85,7 +85,7 @@ func (r *Recorder) proposeForLimit(zone *recordedZone, set simulate.LimitSet, l 
 	switch name := l.Algorithm().Name; {
 	case p.Reason != "":
 	case l.Algorithm().Calendar:
-		p.Reason = "a calendar is what was sold, not what the log shows"
+		p.Reason = "a calendar says how much was sold, which the log doesn't show"
 	case !slices.Contains(provenAlgorithms, name):
 		p.Reason = "simulate proposes no limits of the algorithm " + name
 	}
@@ -115,7 +115,7 @@ func (s *stream) whyNone() string {
 func (r *Recorder) question(recorded *stream, c *candidates) *question {
 	q := &question{stream: recorded, candidates: c, target: r.target, points: curvePoints, workers: r.workers, least: 1}
 	if recorded.minCost > 1 && recorded.usual != algorithms.Nary {
-		q.least = c.admitting(recorded.minCost) / 2
+		q.least = c.eventsFor(recorded.minCost) / 2
 	}
 	return q
 }

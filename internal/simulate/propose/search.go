@@ -101,7 +101,7 @@ func (s *search) grid() (limits []*candidate) {
 		return nil
 	}
 	limits = append(limits, first)
-	top := s.candidates.admitting(max(s.highest, 1))
+	top := s.candidates.eventsFor(max(s.highest, 1))
 	if s.question.highest > 0 {
 		top = s.question.highest
 	}
@@ -224,7 +224,7 @@ func (s *search) judgeAll(limits []*candidate) []judged {
 			replay := newLimitReplay(limits[i].limit, s.candidates.maxWait)
 			var denied tally
 			for key := range s.keysOf(bucket) {
-				if limits[i].admits < s.peaks[key] {
+				if limits[i].largestPeak < s.peaks[key] {
 					denied.add(s.deniedTo(key, replay))
 				}
 			}

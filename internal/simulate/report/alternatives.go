@@ -61,7 +61,7 @@ func (p *Proposal) Outcome() string {
 type Recommendation struct {
 	For     string // such as "zone api, plan gold"
 	Limit   string
-	Instead string // behind Limit: " in place of gcra 5 1s" or ", the present limit"; empty if there is no limit
+	Instead string // behind Limit: " instead of gcra 5 1s" or ", the present limit"; empty if there is no limit
 	Why     string // a sentence
 }
 
@@ -102,7 +102,7 @@ func (r *Report) recommendation(letter string, z *Zone, p *Proposal) Recommendat
 	case point.Line:
 		recommended.Instead = ", the present limit"
 	default:
-		recommended.Instead = " in place of " + limitText(p.Current)
+		recommended.Instead = " instead of " + limitText(p.Current)
 	}
 	if p.Gap == nil && p.Current == point.Line && point.DeniedRequests == 0 {
 		recommended.Why = "It denies no request."

@@ -49,7 +49,7 @@ type BrokenLine struct {
 // Configuration is the outcome in one configuration.
 type Configuration struct {
 	Name string `json:"name"` // of the file
-	// ZoneOptions are the options of a zone, in place of a file.
+	// ZoneOptions are the options of a zone, instead of a file.
 	ZoneOptions string `json:"zone_options,omitempty"`
 	// LeftOut are the zones that the log says too little about. Only a zone that is partly left out is in Zones, too.
 	LeftOut []LeftOut `json:"left_out,omitempty"`
@@ -64,7 +64,7 @@ type Configuration struct {
 	Notes         []string   `json:"notes"`
 }
 
-// LeftOut is a zone, or some of its requests, that a simulation leaves out.
+// LeftOut is a zone, or some of its requests, that a simulation ignores.
 type LeftOut struct {
 	Zone     string `json:"zone"`
 	Requests int64  `json:"requests"`

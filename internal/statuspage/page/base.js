@@ -71,7 +71,7 @@ async function call(method, path, body) {
 // Numbers and times.
 
 // elapsed is a clock in milliseconds that never goes back, also if somebody sets the machine's clock. It
-// goes on while the machine sleeps, when performance.now() can stand still.
+// continues while the machine sleeps, when performance.now() can stand still.
 const elapsed = (() => {
 	let total = 0, wall = Date.now(), steady = performance.now();
 	return () => {

@@ -12,7 +12,7 @@ const changes = {
 	},
 	override: {
 		button: 'Override', title: 'Override the limits of a key', method: 'PUT', path: 'override', limits: true, duration: 'For example 1h. Empty: no end',
-		effect: 'The key gets these limits in place of its own. Bans and concurrency still apply.', done: 'has other limits now',
+		effect: 'The key gets these limits instead of its own. Bans and concurrency still apply.', done: 'has other limits now',
 		body: (d) => ({ ...(/^\s*unlimited\s*$/.test(d.limits) ? { unlimited: true } : { limits: d.limits.split('\n').map((l) => l.trim()).filter(Boolean) }), ...(d.duration ? { ttl: d.duration } : {}) }),
 	},
 	remove: {
@@ -118,7 +118,7 @@ async function lookAt(zone, key) {
 		try {
 			const k = await instance.call('GET', zonePath(zone, '/keys') + keyQuery(key));
 			denials.push(...(k.denials || []));
-			if (!places.has(instance) && k.store !== 'local') return null; // the budgets are those of another instance
+			if (!places.has(instance) && k.store !== 'local') return null; // another instance has these budgets
 			isBanned ||= k.budgets.some((b) => b.ban && b.ban.banned);
 			isOverridden ||= Boolean(k.override && k.override.from === 'runtime');
 			return element('section', {}, heading,

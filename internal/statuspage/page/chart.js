@@ -1,6 +1,6 @@
 // A chart of the last minutes or the last hour: the allowed requests of a zone, and the denied ones on top of them.
-// Denied requests are hatched, so their color doesn't matter. At the top of the allowed ones are those
-// that a zone in shadow mode would deny, dotted and above a dashed line.
+// Denied requests are hatched, so their color doesn't matter. Requests that
+// a zone in shadow mode would deny are at the top of the allowed ones, dotted and above a dashed line.
 
 const chartMinutes = 3;
 const chartHeight = 96;

@@ -150,8 +150,8 @@ function fact(name, ...value) {
 	return element('div', { class: 'fact' }, element('dt', {}, name), element('dd', {}, ...value));
 }
 
-// storeFacts shows what the status of an instance says about its stores. Without a status it is what
-// the zones say.
+// storeFacts shows what the status of an instance says about its stores. Without a status it shows
+// the stores of the zones.
 function storeFacts(instance) {
 	const facts = [];
 	const memory = (name, m) => {

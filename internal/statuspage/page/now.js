@@ -1,4 +1,4 @@
-// What needs a look now: the answer to the first question of somebody who opens the page.
+// The problems of now: the answer to the first question of somebody who opens the page.
 
 const almostFull = 0.9;
 
@@ -9,7 +9,7 @@ function lookAtDenials(zone, minute) {
 		.map(([kind, verb, why]) => ({ text: `Zone ${zone} ${verb} ${Math.round((100 * minute[kind]) / all)} % of its requests${why}.`, zone, [kind]: minute[kind] }));
 }
 
-// withoutRedis says what happens to requests meanwhile, by on_store_error.
+// withoutRedis says what happens to requests while Redis fails, by on_store_error.
 const withoutRedis = { local: 'Local budgets decide.', allow: 'Requests pass without a limit.', deny: 'Requests get status 503.' };
 
 // problems returns {isFailure, text, zone or section}. Failures come first, and then zones by their denials, and by those in shadow mode.

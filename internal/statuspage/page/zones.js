@@ -13,7 +13,7 @@ function addRates(all) {
 // rateOf returns the rates of a zone, over all instances.
 const rateOf = (name) => addRates(living().map((i) => i.rates.get(name)));
 
-// keptPoints returns the points of a chart for what Caddy has kept of the last hour. Their instants are those of the
+// keptPoints returns the points of a chart for what Caddy has kept of the last hour. They have the instants of the
 // instance that has most. A point stands for the time since the point before, so the first one is a gap.
 function keptPoints(name) {
 	const [most = []] = living().map((i) => i.history || []).sort((a, b) => b.length - a.length);
@@ -294,7 +294,7 @@ class KeyList {
 		this.show();
 	}
 
-	// merge joins the items of one key. What belongs to one place only stays with the place. The
+	// merge joins the items of one key. Items of one place only stay with the place. The
 	// alternatives of a key are joined, too, because a change applies to all of them.
 	merge(items) {
 		const merged = new Map();
@@ -379,7 +379,7 @@ const lists = [
 	}),
 ];
 
-// The lists of all zones ask once for each zone with the option, so they ask less often.
+// The lists of all zones ask once per zone with the option, so they ask less often.
 const zonesWith = (has) => [...cards.keys()].filter((name) => variants(name).some(has));
 const takesOverrides = (z) => z.runtime_overrides;
 const allDenied = new KeyList('all-denied', 'top', 10, {

@@ -8,7 +8,7 @@ import (
 )
 
 // A key whose operation is lost waits until the operation can no longer run, however long that takes and whatever becomes
-// due meanwhile. Then its count is set: that of a lost take at once, and that of a lost Set no sooner than after a second.
+// due by then. Then its count is set: that of a lost take at once, and that of a lost Set no sooner than after a second.
 func TestLostOperationBlocks(t *testing.T) {
 	const second, expiry = algorithms.Micros(1_000_000), 30 * algorithms.Micros(1_000_000)
 	for _, lostSet := range []bool{false, true} {

@@ -45,7 +45,7 @@ var brokenRules = []brokenRule{
 	{"Due forgets the keys that could not be forgotten", table, "return k.idle != inUse && t.hasTooManyIdle()", "return false"},
 	{"confirmed keys are forgotten first", table, "if n := len(t.confirmed); n > 0 {", "if n := len(t.confirmed); n > 0 && k.idle == confirmed {"},
 	{"requests of another store count", table, "k.held++", ""},
-	{"and are told to Redis", table, "return k.stale || k.held != k.counted", "return k.stale || k.held < k.counted"},
+	{"and are sent to Redis", table, "return k.stale || k.held != k.counted", "return k.stale || k.held < k.counted"},
 	{"what a message gives back isn't held", table, "k.held += taken", "k.held += max(taken, 0)"},
 	{"what a message gives back isn't counted", table, "k.counted += taken", "k.counted += max(taken, 0)"},
 	{"sets are spread", table, "t.credit >= t.setEvery && ", "false && "},

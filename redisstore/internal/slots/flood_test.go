@@ -41,7 +41,7 @@ func TestFloodOfKeys(t *testing.T) {
 // Keys that nobody holds are not remembered without bound, whatever happens to their messages.
 func TestFloodOfKeysIsBounded(t *testing.T) {
 	for name, history := range map[string]func(table *slots.Table, key string, now slots.Micros){
-		"another store admits all": func(table *slots.Table, key string, now slots.Micros) {
+		"another store allows all": func(table *slots.Table, key string, now slots.Micros) {
 			table.Count(key, now)
 			table.Leave(key, 1, now)
 		},

@@ -192,7 +192,7 @@ func (m *model) take(i *instance, key string, done func(taken bool, err error)) 
 	m.send(i, key, false)
 }
 
-// local is a request that another store admits while Redis fails.
+// local is a request that another store allows while Redis fails.
 func (m *model) local(i *instance, key string) {
 	k := m.keys[key]
 	k.requests = append(k.requests, &request{at: i, key: key, running: true})

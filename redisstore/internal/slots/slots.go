@@ -32,7 +32,7 @@ type Op struct {
 }
 
 // Table counts the requests of this process that hold a slot of each key, whichever store
-// admitted them. It decides which operation a message to Redis must begin with, so that no
+// allowed them. It decides which operation a message to Redis must begin with, so that no
 // request in flight goes uncounted and no slot stays taken:
 //
 //   - Only a take adds to Redis' count. Slots are given back by setting the count, and reserved events
@@ -125,7 +125,7 @@ func (t *Table) Wait(name string, now Micros) Micros {
 	}
 }
 
-// Prepare returns the operation of a message on a key. Call it once for each key of the message,
+// Prepare returns the operation of a message on a key. Call it once per key of the message,
 // when Wait has returned 0. takes reports whether the first call of the message takes a slot of the key. Further calls
 // may take slots, too. Beside takes in flight, Prepare returns no Set: the key becomes due when they end.
 //
@@ -224,7 +224,7 @@ func (t *Table) Leave(name string, n int64, now Micros) {
 }
 
 // Count is called when a request holds a slot that was not taken in Redis, because another store
-// admitted the request while Redis failed.
+// allowed the request while Redis failed.
 func (t *Table) Count(name string, now Micros) {
 	k := t.keyOf(name, now)
 	k.held++

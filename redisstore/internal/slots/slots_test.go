@@ -269,7 +269,7 @@ func TestDueCatchesUp(t *testing.T) {
 }
 
 // A count that Redis must not have is set at once. The count of a request that another store
-// admitted is set at once, too.
+// allowed is set at once, too.
 func TestWrongCountIsSetAtOnce(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	take := func(found int64) slots.Op {

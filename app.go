@@ -187,7 +187,7 @@ func (a *App) checkAgreement(z *liveZone) error {
 	}
 	d := before[0].disagreementWith(z)
 	if before[0].source == z.source {
-		return fmt.Errorf("used with two stores, %s and %s: write redis and store in the global option rate_limit, where they are for all sites",
+		return fmt.Errorf("used with two stores, %s and %s: write redis and store in the global option rate_limit, where they apply to all sites",
 			d.one, d.other)
 	}
 	if before[0].config.mholtCompatible() && z.config.mholtCompatible() {

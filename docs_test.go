@@ -116,7 +116,7 @@ func TestAdminReference(t *testing.T) {
 	caddytest.WantRows(t, file, "The instance", caddytest.JSONFields(adminapi.Status{}, adminapi.Memory{}, adminapi.Redis{}))
 	caddytest.WantRows(t, file, "The last hour", caddytest.JSONFields(adminapi.History{}))
 	caddytest.WantRows(t, file, "Most denied keys", caddytest.JSONFields(adminapi.ShownKey{}, adminapi.DeniedKey{}))
-	caddytest.WantRows(t, file, "Look at a key", caddytest.JSONFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
+	caddytest.WantRows(t, file, "Look up a key", caddytest.JSONFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
 	caddytest.WantRows(t, file, "Explain a request", caddytest.JSONFields(adminapi.ExplainedRequest{}, adminapi.Explanation{}, adminapi.Decision{},
 		adminapi.ExplainedHandler{}, adminapi.ExplainedZone{}, adminapi.ExplainedBan{}))
 	lists := caddytest.JSONFields(adminapi.BanList{}, adminapi.ListedBan{}, adminapi.OverrideList{}, adminapi.ShownKey{}, adminapi.Override{})

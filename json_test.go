@@ -60,7 +60,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"ban":{"duration":"1h"},"mode":"force",` + limit), ""},
 
 		// Mistakes of users who know the Caddyfile, or another limiter.
-		{zone(`"key":"$http_x_api_key",` + limit), `key "$http_x_api_key": keys have no variables of nginx, so $http_x_api_key is the same text for all requests: write a placeholder, such as {http.vars.client_ip} or {http.request.header.X-Api-Key}`},
+		{zone(`"key":"$http_x_api_key",` + limit), `key "$http_x_api_key": keys have no nginx variables, so $http_x_api_key is the same text for all requests: write a placeholder, such as {http.vars.client_ip} or {http.request.header.X-Api-Key}`},
 		{zone(`"key":"price $5 $A $",` + limit), ""},
 		{`"zone":{"z":{` + limit + `}}`, `unknown field "zone" (did you mean rate_limits?)`},
 		{zone(limit) + `,"shadow":true`, `unknown field "shadow": it belongs in rate_limits`},
@@ -77,7 +77,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"max_events":10,"window":0`), "window is missing or 0, and must be above 0: write for example window 1m"},
 		{zone(`"limits":[{"algorithm":"leaky","events":1,"window":"1s"}]`), `limit 1 (leaky): unknown algorithm "leaky": write one of ` + strings.Join(algorithmNames(), ", ")},
 		{zone(`"limits":[{"events":1,"window":"1s"}]`), "algorithm is missing: write one of"},
-		{zone(`"limits":[{"algorithm":"calendar","events":1,"period":"month","window":"1h"}]`), "calendar has no window, but a period: leave 1h out"},
+		{zone(`"limits":[{"algorithm":"calendar","events":1,"period":"month","window":"1h"}]`), "calendar has a period instead of a window: leave 1h out"},
 		{zone(`"limits":[{"algorithm":"calendar","events":1,"window":"30d"}]`), `period must be day, week, month or year, not "": write for example calendar 1 month`},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","align":"clock"}]`), "gcra has no option align: it belongs to fixed_window"},
 		{zone(`"limits":[{"algorithm":"sliding_log","events":5,"window":"1s","min_interval":"100ms"},{"algorithm":"sliding_log","events":5,"window":"1s"}]`), ""},

@@ -33,7 +33,7 @@ func (c *Zone) checkOverrideKeys() error {
 		}
 		network, ok := keys.ParseNetwork(key)
 		if !ok && onlyAddresses && !isSocketKey(key) {
-			return fmt.Errorf("override %q is no address, and the keys of the zone are addresses alone, so it would never apply: "+
+			return fmt.Errorf("override %q is not an address, but all keys of the zone are addresses, so it would never apply: "+
 				"write an address or a network, such as 203.0.113.0/24", key)
 		}
 		if !ok {
@@ -62,7 +62,7 @@ func isSocketKey(key string) bool { return key == "" || key[0] == '@' || key[0] 
 // checkOverrideNetwork checks an override of an address or a network.
 func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
 	if proper := network.Masked(); proper != network {
-		return fmt.Errorf("%q is no network: write %s", key, proper)
+		return fmt.Errorf("%q is not a network: write %s", key, proper)
 	}
 	proper := network.String()
 	if addr := network.Addr().String(); network.IsSingleIP() && !strings.Contains(key, "/") {
@@ -78,7 +78,7 @@ func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("%q is for addresses, and no value of key is an address placeholder alone: write {client_ip} as a value of key, "+
+		return fmt.Errorf("%q is for addresses, but no value of key is just an address placeholder: write {client_ip} as a value of key, "+
 			"or let these requests pass with exempt client_ip %s", key, key)
 	}
 	if network.Bits() > longest {

@@ -113,7 +113,7 @@ func (c *Redis) check() error {
 			"write for example redis 10.0.0.1:26379 10.0.0.2:26379 10.0.0.3:26379")
 	case len(c.Address) == 0:
 		return errors.New("redis takes an address: write for example redis 127.0.0.1:6379 " +
-			"(of an environment variable that is not set, {$NAME} leaves nothing)")
+			"({$NAME} is empty if this environment variable is not set)")
 	case c.MasterName == "" && !c.Cluster && len(c.Address) > 1:
 		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379, and options in its block; "+
 			"if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name mymaster", len(c.Address))
@@ -152,11 +152,11 @@ const longTimeout = 5 * time.Second
 // warnOfConnection warns about connections that others can read or change, and about a timeout that lets requests wait.
 func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
 	if o.Timeout > longTimeout {
-		logger.Warn("timeout of redis is long: when Redis hangs, requests can wait for twice this time; write at most 5s",
+		logger.Warn("timeout of redis is long: when Redis hangs, requests can wait twice as long; write at most 5s",
 			zap.String("address", o.Address), zap.Duration("timeout", o.Timeout))
 	}
 	if o.TLS.InsecureSkipVerify {
-		logger.Warn("insecure_skip_verify accepts any certificate, so others on the way to Redis can read and change everything: "+
+		logger.Warn("insecure_skip_verify accepts any certificate, so anyone between Caddy and Redis can read and change everything: "+
 			"write ca and a file of certificates instead",
 			zap.String("address", o.Address))
 	}
@@ -215,13 +215,13 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 	}
 	o := c.unexpandedOptions()
 	if isLiteral(c.Password) || isLiteral(c.SentinelPassword) || isLiteral(urlPassword(c.Address[0])) {
-		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
+		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} instead")
 	}
 	if isLiteral(o.HashKeys) {
-		logger.Warn("the secret of hash_keys is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
+		logger.Warn("the secret of hash_keys is readable in the configuration: write {env.NAME} or {file./absolute/path} instead")
 	}
 	if c.TLS != nil && isPEM(c.TLS.Key) {
-		logger.Warn("the private key for Redis is readable in the configuration: write the path of a file in its place")
+		logger.Warn("the private key for Redis is readable in the configuration: write the path of a file instead")
 	}
 	for _, t := range []struct {
 		option string

@@ -74,7 +74,7 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n%500d", 1)
 		caddytest.Eventually(t, "the body is being read", func() bool { return memory.Bodies.Used() >= 500 })
 		_ = conn.Close()
-		caddytest.Eventually(t, "the memory is given back after the client has left", given)
+		caddytest.Eventually(t, "the memory is given back after the client has disconnected", given)
 	}
 }
 

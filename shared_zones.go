@@ -228,7 +228,7 @@ func (a *App) provisionSharedZones(ctx caddy.Context) error {
 func (a *App) warnOfUnusedZones() {
 	for _, name := range slices.Sorted(maps.Keys(a.sharedZones)) {
 		if !a.sharedZones[name].used {
-			a.logger.Warn("a shared zone limits nothing, because no rate_limit uses it: name it after rate_limit in a site, or remove it",
+			a.logger.Warn("a shared zone limits nothing, because no rate_limit uses it: write its name after rate_limit in a site, or remove it",
 				zap.String("zone", name))
 		}
 	}
@@ -299,7 +299,7 @@ func unknownZoneError(name string, names []string, declares, remedy string) erro
 func checkSharedZoneNames(args []string) error {
 	for _, arg := range args {
 		if arg != "" && strings.Contains("@/*", arg[:1]) {
-			return fmt.Errorf("rate_limit takes one matcher, which stands before the zones: write for example rate_limit %.100s api", arg)
+			return fmt.Errorf("rate_limit takes one matcher, which comes before the zones: write for example rate_limit %.100s api", arg)
 		}
 		if checkZoneName(arg) != nil {
 			return fmt.Errorf("rate_limit takes no value %.100q here: write keys and limits in a zone, as in\n%s",

@@ -44,7 +44,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend,
 			logger().Warn("the clock of Redis stepped back: budgets continue from its new time", zap.Duration("by", back))
 		},
 		SharingDenied: func(address string, err error) {
-			logger().Warn("a node denies script calls for several hash slots, so each hash slot has its own call, and the cluster carries less: "+
+			logger().Warn("a node denies script calls for several hash slots, so each hash slot has its own call, and the cluster handles fewer requests: "+
 				"write declare_keys if that is intended",
 				zap.String("address", address), zap.Error(err))
 		},
@@ -223,7 +223,7 @@ func (a *App) checkRedis(b *redisBackend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
 	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
-		a.logger.Warn("Redis did not pass the check at the start: until it does, on_store_error decides, which is local by default",
+		a.logger.Warn("Redis failed its first check: until it passes one, on_store_error decides, which is local by default",
 			zap.String("address", b.redis.Address()), zap.Error(withAdvice(err, b.keyPrefix)))
 		return
 	}

@@ -101,9 +101,9 @@ func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 		}
 		z.source.warnedOfKey = true
 		z.Logger.Warn("the key of a zone is a value that only clients choose: "+
-			"write a key that is known after a check, such as {http.auth.user.id} behind basic_auth, or a value of map, "+
-			"or add a zone with key {client_ip} and the same match, because nothing here checks the value in all these requests, "+
-			"so a client gets a new budget for each one that it makes up; if a server in front of Caddy checks it, leave all as it is",
+			"nothing here checks it in all these requests, so a client gets a new budget for each value that it makes up; "+
+			"write a key that is known after a check, such as {http.auth.user.id} after basic_auth, or a value of map, "+
+			"or add a zone with key {client_ip} and the same match; if a server in front of Caddy checks the value, change nothing",
 			zap.String("zone", z.Name), zap.String("placeholder", "{"+name+"}"))
 	}
 }
@@ -153,7 +153,7 @@ func (p earlyPlaceholder) isBody() bool {
 func (p earlyPlaceholder) message() string {
 	if p.isBody() {
 		return "a matcher of the zone has a value of the request's body, but matchers don't read bodies: " +
-			"unless a rate_limit directive before has read it, the value is empty"
+			"unless an earlier rate_limit directive has read it, the value is empty"
 	}
 	instead := "write settle { match status 401 } instead, with the status that you mean"
 	switch {
@@ -164,5 +164,5 @@ func (p earlyPlaceholder) message() string {
 			"because the outcome can't choose the " + p.Option
 	}
 	return "a zone uses a placeholder of the outcome of the request, which is not known yet when rate_limit decides, " +
-		"so the placeholder is empty: " + instead + " (said once)"
+		"so the placeholder is empty: " + instead + " (logged once)"
 }

@@ -86,7 +86,7 @@ var startDay = &Option{
 	check: func(q *Quota) error {
 		switch {
 		case q.Period == "month" && (q.StartDay < 1 || q.StartDay > 28):
-			return fmt.Errorf("start_day of a month must be from 1 to 28, which no month lacks, not %s", writeStartDay(q.StartDay))
+			return fmt.Errorf("start_day of a month must be from 1 to 28, the days of every month, not %s", writeStartDay(q.StartDay))
 		case q.Period == "week" && (q.StartDay < Monday || q.StartDay > Sunday):
 			return fmt.Errorf("start_day of a week must be monday to sunday, not %s", writeStartDay(q.StartDay))
 		case q.Period != "month" && q.Period != "week":
@@ -122,9 +122,9 @@ func prepareCalendar(q *Quota) (*time.Location, error) {
 	case longest == 0:
 		return nil, fmt.Errorf("period must be day, week, month or year, not %q: write for example calendar %d month", q.Period, q.Events)
 	case q.Window != 0 && q.Window != longest:
-		return nil, fmt.Errorf("calendar has no window, but a period: leave %s out", describeDuration(q.Window))
+		return nil, fmt.Errorf("calendar has a period instead of a window: leave %s out", describeDuration(q.Window))
 	case q.TimeZone == "Local":
-		return nil, fmt.Errorf("time zone Local is another one on each computer: write its name, such as Europe/Berlin")
+		return nil, fmt.Errorf("time zone Local differs from computer to computer: write a name, such as Europe/Berlin")
 	}
 	q.Window = longest
 	zone, err := time.LoadLocation(q.TimeZone)

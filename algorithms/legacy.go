@@ -12,7 +12,7 @@ func Legacy(calls int64, duration, minInterval Micros) (Quota, error) {
 	const ms, most = 1000, 1 << 30
 	switch {
 	case calls <= 0 || calls > most:
-		return Quota{}, fmt.Errorf("max must be from 1 to %d, not %d: write how many calls one duration grants", int64(most), calls)
+		return Quota{}, fmt.Errorf("max must be from 1 to %d, not %d: write how many calls one duration allows", int64(most), calls)
 	case duration < ms || duration > ms*most:
 		return Quota{}, fmt.Errorf("duration must be from 1ms to %s, not %s", describeDuration(ms*most), describeDuration(duration))
 	case minInterval != 0 && minInterval < ms || minInterval > ms*most:

@@ -90,7 +90,7 @@ func NewLimit(q Quota) (*Limit, error) {
 func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	switch {
 	case q.Events <= 0:
-		return nil, fmt.Errorf("events must be above 0, not %d: write how many events one window grants, "+
+		return nil, fmt.Errorf("events must be above 0, not %d: write how many events one window allows, "+
 			"or respond 403 instead of the limit to deny all requests", q.Events)
 	case !algorithm.Calendar && (q.Period != "" || q.TimeZone != ""):
 		return nil, fmt.Errorf("%s has no period and no time zone: they belong to calendar", algorithm.Name)
@@ -253,7 +253,7 @@ func (l *Limit) CheckDelay(longest Micros) error {
 	}
 	most := l.MaxDelay()
 	if most < 1 {
-		return fmt.Errorf("%v is too large to be counted exactly beside a delay: write fewer events, or a longer window", l)
+		return fmt.Errorf("%v is too large to be counted exactly with a delay: write fewer events, or a longer window", l)
 	}
 	if longest > most {
 		return fmt.Errorf("a delay of %s is too long to be counted exactly with %v: write at most %s",

@@ -59,7 +59,7 @@ var warmUp = &Option{
 	check: func(q *Quota) error {
 		if q.Burst != 0 {
 			return fmt.Errorf("burst and warm_up don't go together: leave out %d; with warm_up, "+
-				"what is saved up while idle is spent slowly, never at once", q.Burst)
+				"events saved up while idle are spent slowly, never at once", q.Burst)
 		}
 		return nil
 	},

@@ -142,7 +142,7 @@ func (t TLS) Config() (*tls.Config, error) {
 	if t.Cert != "" || t.Key != "" {
 		pair, err := tls.X509KeyPair([]byte(t.Cert), []byte(t.Key))
 		if err != nil {
-			return nil, fmt.Errorf("tls: cert and key are no pair in PEM form: %w", err)
+			return nil, fmt.Errorf("tls: cert and key are not a pair in PEM form: %w", err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}

@@ -61,7 +61,7 @@ func awaitRefresh(ctx context.Context, refreshing <-chan struct{}, deadline time
 }
 
 // errNoNode is the error for a hash slot whose node is unknown while all known nodes fail.
-var errNoNode = errors.New("redisstore: no node of the cluster works")
+var errNoNode = errors.New("redisstore: no node of the cluster is working")
 
 // nodeAtLocked returns the node at an address. It makes the node if it is unknown.
 func (c *Cluster) nodeAtLocked(address string) *node {

@@ -87,7 +87,7 @@ With --format html the report is a page with plots.`,
 	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare. By default the file name decides")
 	flags.String("compare", "", "A second configuration. The report shows whose requests it newly denies or no longer denies")
 	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip} ; ipv6_prefix 64', instead of --config")
-	flags.StringArray("without-zone", nil, "A zone to leave out, as if the configuration did not have it. Can be repeated")
+	flags.StringArray("without-zone", nil, "A zone to ignore, as if the configuration did not have it. Can be repeated")
 	flags.String("propose", "",
 		"Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests, such as requests:0.1%")
 	flags.String("format", "text", "The format of the report: text, json or html")
@@ -161,7 +161,7 @@ func (s *simulation) format() (func(io.Writer, *report.Report) error, error) {
 	name := s.flag("format")
 	if asJSON, _ := s.cmd.Flags().GetBool("json"); asJSON {
 		if s.cmd.Flags().Changed("format") && name != "json" {
-			return nil, command.UsageErrorf("--json and --format %s exclude each other", name)
+			return nil, command.UsageErrorf("--json and --format %s can't be combined", name)
 		}
 		name = "json"
 	}
@@ -198,7 +198,7 @@ func (s *simulation) checkFlags() error {
 	if flags.Changed("zone") {
 		for _, other := range []string{"config", "adapter", "compare", "without-zone"} {
 			if flags.Changed(other) {
-				return command.UsageErrorf("--zone and --%s exclude each other: the zone replaces a configuration", other)
+				return command.UsageErrorf("--zone and --%s can't be combined: the zone replaces a configuration", other)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ const maxLine = 1 << 20
 const usualLine = 4 << 10
 
 // errTooLong reports a line that is not read.
-var errTooLong = errors.New("the line has more than 1 MiB")
+var errTooLong = errors.New("the line is longer than 1 MiB")
 
 // byteOrderMark begins some files that were saved on Windows.
 var byteOrderMark = []byte("\xef\xbb\xbf")

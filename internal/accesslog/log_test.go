@@ -203,7 +203,7 @@ func TestOpenErrors(t *testing.T) {
 		{"gzip that isn't", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff")}}, "a.gz can't be read: line 1"},
 		{"text", Options{Names: []string{writeFile(t, "README.md", "# Title\n\nThis is text.\n")}}, "README.md is in no known format: line 1: simulate reads the formats of Caddy, and combined"},
 		{"a stream of text", Options{Names: []string{"-"}, Stdin: strings.NewReader(strings.Repeat("This is text.\n", 10))}, "stdin is in no known format: line 1: "},
-		{"one long line", Options{Names: []string{writeFile(t, "a.log", strings.Repeat("x", 2*maxLine))}}, "line 1: the line has more than 1 MiB"},
+		{"one long line", Options{Names: []string{writeFile(t, "a.log", strings.Repeat("x", 2*maxLine))}}, "line 1: the line is longer than 1 MiB"},
 	}
 	for _, test := range tests {
 		l, err := Open(test.o)

@@ -99,7 +99,7 @@ const maxNamed = 20
 func (c *Configuration) UnknownZone(name string) error {
 	names, meant, more := slices.Sorted(maps.Keys(c.Zones)), "", ""
 	if len(names) == 0 {
-		return Error(http.StatusNotFound, "there is no zone %q, and no other one", name)
+		return Error(http.StatusNotFound, "there is no zone %q, and no other zone", name)
 	}
 	if near := options.Suggest(name, names); near != "" {
 		meant = fmt.Sprintf(" (did you mean %q?)", near)
@@ -185,14 +185,14 @@ func (z *Zone) CheckKey(key string, use KeyUse) error {
 		proper = cmp.Or(proper, text)
 	}
 	if proper == "" {
-		return fmt.Errorf("%q is for addresses, and no value of the zone's key is an address placeholder alone, "+
+		return fmt.Errorf("%q is for addresses, but no value of the zone's key is just an address placeholder, "+
 			"so no request would look such an override up: write {client_ip} as a value of key in the configuration", key)
 	}
 	if p, _ := keys.ParseNetwork(proper); network.Bits() < p.Bits() {
 		return fmt.Errorf("%q is wider than the keys of the zone: write one of them, such as %s; "+
 			"overrides in the configuration can be for wider networks", key, proper)
 	}
-	return fmt.Errorf("%q is not as the zone writes its keys: write %s", key, proper)
+	return fmt.Errorf("%q is not how the zone writes its keys: write %s", key, proper)
 }
 
 // resetKey makes the budgets of a key untouched, and ends its ban.
@@ -304,7 +304,7 @@ func (a *OperatorRequest) changeKey(newChange func(*Zone) (store.Change, error))
 // zones were changed before. A single Redis that already failed isn't asked, so nothing has
 // changed there.
 func changeError(z *Zone, others bool, err error) error {
-	consequence := "the change can be missing, or be made in part"
+	consequence := "the change may be missing, or made only in part"
 	if b := z.Limiter.Backend; !others && b != nil && !b.IsCluster() && errors.Is(err, store.ErrOpen) {
 		consequence = "nothing has changed"
 	}

@@ -128,7 +128,7 @@ func (x *explanation) Assume(handler string, r *http.Request) (passes bool) {
 		}
 		assumption += " without a user; write user with the ID of the user whom it would let in"
 	case "reverse_proxy":
-		assumption += "; write header fields that it would copy into headers"
+		assumption += "; in headers, write the fields that it would copy"
 	case "file_server":
 	default:
 		assumption += " unchanged"

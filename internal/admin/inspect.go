@@ -32,7 +32,7 @@ func (a *OperatorRequest) inspectKey() (any, error) {
 		err := z.inspectKey(a.Ctx, a.key, v)
 		if isForeign(err) {
 			return nil, Error(http.StatusServiceUnavailable,
-				"the store of zone %q holds a value for the key that is no budget (%w): reset the key, or remove its override", z.Name, err)
+				"the store of zone %q holds a value for the key that is not a budget (%w): reset the key, or remove its override", z.Name, err)
 		}
 		if err != nil {
 			return nil, Error(http.StatusServiceUnavailable,

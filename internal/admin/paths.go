@@ -69,7 +69,7 @@ func readURL(u *url.URL) (*Resource, *OperatorRequest, error) {
 		forms = append(forms, r.Form)
 	}
 	return nil, nil, Error(http.StatusNotFound, "no such path: write %s and one of %s; "+
-		"write each slash in a zone as %%2F, and the key behind ?key=, such as zones/api/ban?key=203.0.113.0/24",
+		"write each slash in a zone as %%2F, and the key after ?key=, as in zones/api/ban?key=203.0.113.0/24",
 		Path, strings.Join(forms, ", "))
 }
 

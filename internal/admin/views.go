@@ -118,7 +118,7 @@ func WriteJSON(w http.ResponseWriter, status int, value any) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 	return nil
 }
 

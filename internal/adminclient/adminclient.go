@@ -107,7 +107,7 @@ func (i Instance) unreachable(ctx context.Context, method string, err error) err
 		err = cause
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && (method == http.MethodPut || method == http.MethodDelete) {
-		err = fmt.Errorf("%w, so it is unknown whether a change is made", err)
+		err = fmt.Errorf("%w, so it is unknown whether a change was made", err)
 	}
 	return fmt.Errorf("no Caddy answers at %s (%w): start Caddy, for example with caddy run, or name its admin endpoint with --address; "+
 		"a Caddy with admin off in its configuration has none", i, err)

@@ -29,7 +29,7 @@ func TestPatience(t *testing.T) {
 		{patience - 1, "GET", ""},
 		{patience - 1, "PUT", ""},
 		{patience + 1, "GET", "no Caddy answers at a:1 (no answer within 10s): start Caddy"},
-		{patience + 1, "PUT", "no Caddy answers at a:1 (no answer within 10s, so it is unknown whether a change is made): start Caddy"},
+		{patience + 1, "PUT", "no Caddy answers at a:1 (no answer within 10s, so it is unknown whether a change was made): start Caddy"},
 		{1000 * time.Hour, "DELETE", "no answer within 10s, so it is unknown"},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -55,7 +55,7 @@ const statusClientClosedRequest = 499
 // The errors of [RequestBody.Read].
 var (
 	ErrMemory = &Error{http.StatusServiceUnavailable, "the memory for bodies is full"}
-	ErrGone   = &Error{statusClientClosedRequest, "the client has left"}
+	ErrGone   = &Error{statusClientClosedRequest, "the client has disconnected"}
 
 	errTooLarge  = &Error{http.StatusRequestEntityTooLarge, "too large"}
 	errLate      = &Error{http.StatusRequestTimeout, "not complete in time"}

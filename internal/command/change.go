@@ -82,7 +82,7 @@ Denies all requests of a key, from now on. The zone needs the option ban or hold
 		}
 		return c.change("PUT", "ban", "", body)
 	})
-	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as the bans of the zone)")
+	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as long as the bans of the zone)")
 	return cmd
 }
 
@@ -147,7 +147,7 @@ func (c *call) change(method, resource, ended string, body any) error {
 		}
 		key, err := t.requestKey("GET", "keys", c.key, nil)
 		if err != nil {
-			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
+			err = fmt.Errorf("the change was made, but its result can't be shown: %w", err)
 		}
 		return key, err
 	})

@@ -55,7 +55,7 @@ func (t target) inWords(status int, message string) error {
 		message, _, _ = strings.Cut(strings.TrimPrefix(message, "the body: "), `; write for example {"`)
 		_, message, _ = strings.Cut(message, " ")
 		message = "the limit " + strings.Replace(message, ": write one of ", ": write unlimited, or one of ", 1)
-	case status == http.StatusServiceUnavailable && !strings.Contains(message, "is no budget"):
+	case status == http.StatusServiceUnavailable && !strings.Contains(message, "is not a budget"):
 		message += "; caddy rate-limit status shows the store"
 	}
 	return errors.New(message)

@@ -63,7 +63,7 @@ func missingSimulate() *cobra.Command {
 		DisableFlagParsing: true, // it has the flags of the missing command
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return fail(cmd, errors.New("this Caddy has no simulate: build one with "+
-				"xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate (caddy upgrade and caddy add-package leave it out)"))
+				"xcaddy build --with github.com/caddy-rate-limit/caddy-rate-limit/simulate (caddy upgrade and caddy add-package omit it)"))
 		},
 	}
 }
@@ -166,7 +166,7 @@ func subcommand(m Manual, run func(*call) error) *cobra.Command {
 		}
 		return run(c)
 	})
-	cmd.Flags().Bool("json", false, "Print JSON, as the admin API has it, for scripts")
+	cmd.Flags().Bool("json", false, "Print the JSON of the admin API, for scripts")
 	return cmd
 }
 

@@ -180,7 +180,7 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", overridePath("k"), "null", "it has no limit"},
 		{400, "PUT", overridePath("k"), "[]", "write for example"},
 		{400, "PUT", overridePath("k"), "{}", "it has no limit"},
-		{400, "PUT", overridePath("k"), `{"unlimited":true}{}`, "something follows"},
+		{400, "PUT", overridePath("k"), `{"unlimited":true}{}`, "more text follows"},
 		{400, "PUT", overridePath("k"), `{"unlimited":true,"until":"2030-01-01T00:00:00Z"}`, "until"},
 		{400, "PUT", overridePath("k"), `{"unlimited":true,"ttl":"soon"}`, "write for example"},
 		{400, "PUT", overridePath("k"), `{"unlimited":true,"ttl":"0s"}`, "ttl must be at least 1ms, not 0s"},

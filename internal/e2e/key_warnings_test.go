@@ -99,7 +99,7 @@ func TestWarningsOfManyInARow(t *testing.T) {
 	}
 	warned := func(want int) {
 		t.Helper()
-		for _, warning := range []string{"the cost of settle was no number for 100 responses in a row", "the key of a zone was empty for 100 requests in a row"} {
+		for _, warning := range []string{"the cost of settle was not a number for 100 responses in a row", "the key of a zone was empty for 100 requests in a row"} {
 			if got := c.Times(t, warning); got != want {
 				t.Errorf("warned %d times that %s, want %d", got, warning, want)
 			}

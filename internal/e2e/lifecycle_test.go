@@ -104,7 +104,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 		c.Reload(t, config+fmt.Sprint("# ", i, "\n"))
 		c.Get(t, "/").Want(t, 200)
 	}
-	after := connections() // a few more: the check at the start comes at the same time as requests, and the client dials ahead
+	after := connections() // a few more: the first check comes at the same time as requests, and the client dials ahead
 	for id := range before {
 		if !after[id] {
 			t.Errorf("connections before %v and after %v, want the same", before, after)

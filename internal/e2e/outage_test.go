@@ -22,7 +22,7 @@ func TestOnStoreError(t *testing.T) {
 		return caddytest.Site(fmt.Sprintf("zone %s {\n token_bucket 1 1h 5\n}\nredis redis://user:SECRET@%s\n%s", zone, address, option))
 	}
 	c := caddytest.Start(t, config("first", ""))
-	c.WaitForLog(t, "Redis did not pass the check at the start: until it does, on_store_error decides")
+	c.WaitForLog(t, "Redis failed its first check: until it passes one, on_store_error decides")
 	for _, test := range []struct {
 		zone, option string
 		statuses     string // of seven requests
@@ -78,7 +78,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 			}
 			user(append([]string{"on", "~*", "+@all"}, test.denies...)...)
 			c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 5 1000h\n sliding_log 5 1000h\n}\nredis %s {\n username limiter\n password {env.TEST_SECRET}\n timeout 30s\n}\non_store_error deny", server.Addr)))
-			const start, outage = "Redis did not pass the check at the start: until it does, on_store_error decides", "Redis is failing, and Caddy won't ask it until it recovers"
+			const start, outage = "Redis failed its first check: until it passes one, on_store_error decides", "Redis is failing, and Caddy won't ask it until it recovers"
 			c.WaitForLog(t, start)
 			c.WaitForLog(t, outage)
 			caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 1")
@@ -135,7 +135,7 @@ func TestOutageIsLogged(t *testing.T) {
 		caddytest.Flood(t, n, 1, path, c)
 	}
 	c.Reload(t, strings.Replace(fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+handler, "deny", server.Addr), "zone", "# another\n zone", 1)+"respond ok\n")
-	c.WaitForLog(t, `"Redis did not pass the check at the start: until it does, on_store_error decides`)
+	c.WaitForLog(t, `"Redis failed its first check: until it passes one, on_store_error decides`)
 	server.Restart(t)
 	c.WaitForLog(t, "Redis works again")
 	line := regexp.MustCompile(`\{"level.*"msg":"Redis works again".*`).FindString(c.Logged())

@@ -174,7 +174,7 @@ func TestSimulationNotes(t *testing.T) {
 	r.TLS = &accesslog.TLS{}
 	s.visit(t, r)
 	for _, text := range []string{
-		"requests in the log have no host: they are assumed to be of example.com",
+		"requests in the log have no host: they are assumed to be for example.com",
 		"requests in the log have no client_ip",
 		"the header field X-Matched, which no request in the log has: if clients send it",
 		"the header field X-In-Zone, which no request",

@@ -32,7 +32,7 @@ func newOutageWorld(mode string, o redisstore.Options, z *zonePlan) *world {
 	o.Address = w.nodes[0].Address()
 	w.redis = o
 	w.instances = []*instance{w.newInstance(0)}
-	time.Sleep(time.Second) // virtual time, for the check at the start
+	time.Sleep(time.Second) // virtual time, for the first check
 	return w
 }
 

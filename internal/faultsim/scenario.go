@@ -201,7 +201,7 @@ type record struct {
 	ended    time.Time // when the response was complete
 	status   int
 	denied   []string // the zones that denied it
-	left     bool     // the client has left before its end
+	left     bool     // the client has disconnected before its end
 	killed   bool     // the instance was killed before its end
 }
 

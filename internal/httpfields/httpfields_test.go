@@ -121,7 +121,7 @@ func TestProblems(t *testing.T) {
 	for want, problem := range map[string]Problem{
 		`{"type":"` + types + `quota-exceeded","title":"The quota for such requests has been exceeded","status":429,` +
 			`"violated-policies":["a","a/2"],"reason":"limit"}`: Denied(Problem{Status: 429, Policies: []string{"a", "a/2"}, Reason: "limit"}),
-		`{"type":"` + types + `quota-exceeded","title":"The rest of the quota for such requests is reserved by others at present",` +
+		`{"type":"` + types + `quota-exceeded","title":"The rest of the quota for such requests is reserved by other requests at present",` +
 			`"status":429,"reason":"reserved"}`: Denied(Problem{Status: 429, Reason: "reserved"}),
 		`{"type":"` + types + `abnormal-usage-detected","title":"Too many such requests have been denied","status":403,` +
 			`"violated-policies":["a"],"reason":"ban"}`: Denied(Problem{Status: 403, Policies: []string{"a"}, Reason: "ban"}),

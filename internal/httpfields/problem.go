@@ -31,7 +31,7 @@ func Denied(p Problem) Problem {
 	p.Type, p.Title = problemTypes+"quota-exceeded", "The quota for such requests has been exceeded"
 	switch p.Reason {
 	case "reserved":
-		p.Title = "The rest of the quota for such requests is reserved by others at present"
+		p.Title = "The rest of the quota for such requests is reserved by other requests at present"
 	case "ban":
 		p.Type, p.Title = problemTypes+"abnormal-usage-detected", "Too many such requests have been denied"
 	case "hold":

@@ -99,7 +99,7 @@ func (state *State) violatedPolicies() (policies []string) {
 // handleStoreError responds to a request that the store could not decide on, or passes it to
 // next, as on_store_error says.
 func (l *Limiter) handleStoreError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, state *State, err error) error {
-	if r.Context().Err() != nil { // the client has left, which is no failure of the store
+	if r.Context().Err() != nil { // the client has disconnected, which is no failure of the store
 		return l.respondWithStatus(w, r, statusClientClosedRequest)
 	}
 	for i := range state.Entries {
@@ -148,7 +148,7 @@ func (l *Limiter) respondWithProblem(w http.ResponseWriter, r *http.Request, p h
 	if l.hasErrorRoutes(r) {
 		if !l.warnedOfErrorRoutes.Swap(true) {
 			l.Logger.Warn("problem_json has no effect here: the server has error routes, such as handle_errors of any of its sites, " +
-				"and they answer denied requests (said once)")
+				"and they answer denied requests (logged once)")
 		}
 		return l.respondWithStatus(w, r, p.Status)
 	}
@@ -160,7 +160,7 @@ func (l *Limiter) respondWithProblem(w http.ResponseWriter, r *http.Request, p h
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // an error means that the client has left
+		_, _ = w.Write(body) // an error means that the client has disconnected
 	}
 	return nil
 }

@@ -145,8 +145,8 @@ func (z *Zone) WarnOfKeys() {
 				zap.String("zone", z.Name), zap.String("key", text))
 		}
 		if i < len(z.Keys)-1 && !slices.ContainsFunc(names, mayBeEmpty) {
-			z.Logger.Warn("a value of key is never empty, so the values behind it are never used: "+
-				"write all of them in quotes to make one key of them, and options of the zone on lines of their own",
+			z.Logger.Warn("a value of key is never empty, so the values after it are never used: "+
+				"put all of them in quotes to make one key of them, and options of the zone on separate lines",
 				zap.String("zone", z.Name), zap.String("key", text))
 		}
 	}
@@ -208,26 +208,26 @@ func (z *Zone) warnOfPeer(r *http.Request) {
 		case z.keyMayBeRemote && client != host && once():
 			z.Logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, "+
 				"so all clients behind it share a budget: "+
-				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.Name))
+				"write {client_ip} instead of {remote_host} (logged once)", zap.String("zone", z.Name))
 		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && once():
 			z.Logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy "+
 				"appends to this field: "+
-				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.Name))
+				"write trusted_proxies_strict next to trusted_proxies in the global options (logged once)", zap.String("zone", z.Name))
 		}
 		return
 	}
 	switch {
 	case host == unixPeer && hasAddressField(r) && once():
-		z.Logger.Warn("the key of a zone has no address, because a proxy that is not trusted comes over a unix socket, "+
+		z.Logger.Warn("the key of a zone has no address, because a proxy that is not trusted connects over a unix socket, "+
 			"so all clients behind it share a budget: "+
 			"use {client_ip} in key, and write trusted_proxies_unix, which Caddy has since 2.11, "+
 			"into servers in the global options, "+
-			"and client_ip_headers if the address is in a field other than X-Forwarded-For (said once)", zap.String("zone", z.Name))
+			"and client_ip_headers if the address is in a field other than X-Forwarded-For (logged once)", zap.String("zone", z.Name))
 	case err == nil && len(forwarded) > 0 && (addr.IsPrivate() || addr.IsLoopback()) && once():
 		z.Logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: "+
 			"use {client_ip} in key, and write the lines `trusted_proxies static private_ranges` and `trusted_proxies_strict` "+
 			"into servers in the global options; "+
-			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.Name))
+			"if there is no proxy, clients write X-Forwarded-For themselves, so change nothing (logged once)", zap.String("zone", z.Name))
 	}
 }
 
@@ -258,7 +258,7 @@ func (z *Zone) warnOfEmptyKey(key Key) {
 		another = ""
 	}
 	z.Logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: "+
-		"set its placeholders before rate_limit, or add another value to key"+another+" (said once)",
+		"set its placeholders before rate_limit, or add another value to key"+another+" (logged once)",
 		zap.String("zone", z.Name), zap.Strings("key", z.KeyTexts()))
 }
 
@@ -266,9 +266,9 @@ func (z *Zone) warnOfEmptyKey(key Key) {
 // response gives one.
 func (z *Zone) warnOfMissingCost(known bool) {
 	if z.Settle.Cost != nil && z.costlessStreak.reaches(!known) {
-		z.Logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: "+
-			"check that responses have it as a number from 0 and are compressed with gzip or zstd at most, "+
-			"or exclude the others with match (said once)",
+		z.Logger.Warn("the cost of settle was not a number for 100 responses in a row, so their charges stayed: "+
+			"check that responses have it as a number from 0, and use no compression but gzip or zstd, "+
+			"or exclude the others with match (logged once)",
 			zap.String("zone", z.Name), zap.Stringer("cost", z.Settle.Cost))
 	}
 }

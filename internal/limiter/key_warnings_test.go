@@ -118,7 +118,7 @@ func TestWarningsOfEmptyKeys(t *testing.T) {
 		for range 2 * maxInARow {
 			z.warnOfEmptyKey(Key{})
 		}
-		if said := fmt.Sprint(logs.All()); logs.Len() != 1 || !strings.Contains(said, "add another value to key"+other+" (said once)") {
+		if said := fmt.Sprint(logs.All()); logs.Len() != 1 || !strings.Contains(said, "add another value to key"+other+" (logged once)") {
 			t.Errorf("%s: %s", key, said)
 		}
 	}

@@ -88,8 +88,8 @@ func (p watchedPlaceholder) message() string {
 		return "a zone uses a placeholder of the user, who is not known yet when rate_limit decides, " +
 			"so the placeholder is empty, and requests that fail to authenticate are charged, too: " +
 			"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, " +
-			"or both directives in this order into a route block (said once)"
+			"or both directives in this order into a route block (logged once)"
 	}
 	return "a handler after rate_limit sets a header field that a zone decides by, so clients can choose its value: " +
-		"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)"
+		"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (logged once)"
 }

@@ -149,7 +149,7 @@ func (r *Request) Hold(owner any) {
 // Pass is called when the delay of a request that is held is over.
 func (r *Request) Pass() { r.eachHeld((*Places).pass) }
 
-// Abandon is called instead of Pass if the client has left. The charges are given back as soon as it is
+// Abandon is called instead of Pass if the client has disconnected. The charges are given back as soon as it is
 // known that no later request waits behind them.
 func (r *Request) Abandon() { r.eachHeld((*Places).abandon) }
 

@@ -35,7 +35,7 @@ type keyPlaces struct {
 type heldRequest struct {
 	owner     any
 	request   store.ZoneRequest
-	abandoned bool // the client has left
+	abandoned bool // the client has disconnected
 }
 
 // NewPlaces returns Places. They call refund to give back the charges of requests whose clients have left.

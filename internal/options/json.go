@@ -27,7 +27,7 @@ func DecodeStrictly(data []byte, into any) error {
 		return fmt.Errorf("not valid JSON: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON")
+		return errors.New("more text follows the JSON")
 	}
 	if err := checkJSON("", raw, reflect.TypeOf(into).Elem()); err != nil {
 		return err

@@ -13,7 +13,7 @@ func TestDecodeStrictly(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		`{}`: "", `{"list":[{"count":1}],"map":{"a":{}}}`: "",
-		``: "the JSON ends too early", `{"list":`: "the JSON ends too early", `{} {}`: "something follows the JSON",
+		``: "the JSON ends too early", `{"list":`: "the JSON ends too early", `{} {}`: "more text follows the JSON",
 		`{"list":x}`:                  "not valid JSON: invalid character 'x' looking for beginning of value",
 		`{"list":[{},{"count":0}]}`:   "list[1].count must not be 0: leave it out for 7",
 		`{"map":{"a":{"count":0}}}`:   "map.a.count must not be 0: leave it out for 7",

@@ -39,7 +39,7 @@ func checkKeyText(text string, inJSON bool) error {
 	variable := nginxForm.FindString(text)
 	switch {
 	case variable != "":
-		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: "+
+		return fmt.Errorf("key %q: keys have no nginx variables, so %s is the same text for all requests: "+
 			"write a placeholder, such as %s or %s",
 			keys.Shorten(text), variable, inBraces("client_ip"), inBraces("header.X-Api-Key"))
 	case strings.HasPrefix(text, "'{") && !inJSON:

@@ -12,7 +12,7 @@ import (
 )
 
 // Audit is a relay between any number of clients and one Redis. It records every script call with its
-// reply, even if the client has left. [Audit.Replay] then repeats all operations with the functions in Go,
+// reply, even if the client has disconnected. [Audit.Replay] then repeats all operations with the functions in Go,
 // and compares the results.
 //
 // The code of an audit is in the files audit*.go:

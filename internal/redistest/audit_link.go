@@ -126,7 +126,7 @@ func (a *Audit) drawCut() float64 {
 	return max(rand.Float64()-0.3, 0)
 }
 
-// replies passes on the replies of Redis. If the client has left, replies still records them.
+// replies passes on the replies of Redis. If the client has disconnected, replies still records them.
 func (l *link) replies() {
 	in := bufio.NewReader(l.redis)
 	for last := false; !last; {

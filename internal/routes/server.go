@@ -33,7 +33,7 @@ func FindServer(app *caddyhttp.App, host string, port uint) (name, assumption st
 	}
 	switch best {
 	case noAddress:
-		err = fmt.Errorf("no server listens on port %d: write a URL with the port of a server in it, there is %s",
+		err = fmt.Errorf("no server listens on port %d: write a URL with the port of a server: %s",
 			port, cmp.Or(strings.Join(listeners, ", "), "none"))
 	case PortlessAddress:
 		assumption = fmt.Sprintf("no server listens on port %d: the request is assumed to come to server %s at %s", port, name, at)

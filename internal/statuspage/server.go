@@ -183,7 +183,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // servePage answers with the page. It is the same for everybody, so it needs no token.
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		fail(w, http.StatusMethodNotAllowed, errors.New("the page is only for GET"))
+		fail(w, http.StatusMethodNotAllowed, errors.New("the page answers only GET"))
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -247,7 +247,7 @@ func (s *server) checkHost(r *http.Request) error {
 		host, port = strings.Trim(r.Host, "[]"), "80"
 	}
 	if !isLoopback(host) || port != s.port {
-		return fmt.Errorf("the host %q is not this page: write localhost:%s; with ssh use the same port on both sides, "+
+		return fmt.Errorf("the host %q is not this page's: write localhost:%s; with ssh use the same port on both sides, "+
 			"ssh -L %[2]s:localhost:%[2]s", r.Host, s.port)
 	}
 	return nil

@@ -24,7 +24,7 @@ func Check(name string) error {
 		return nil
 	}
 	if name == "Local" {
-		return fmt.Errorf("unknown time zone %q: it is another one on each computer; "+advice, name)
+		return fmt.Errorf("unknown time zone %q: it differs from computer to computer; "+advice, name)
 	}
 	near := options.Suggest(name, names)
 	if _, err := time.LoadLocation(name); err == nil && !strings.EqualFold(name, near) { // newer than the names here

@@ -18,7 +18,7 @@ func TestCheck(t *testing.T) {
 		"Berlin":           `unknown time zone "Berlin" (did you mean Europe/Berlin?)`,
 		"new york":         `unknown time zone "new york" (did you mean America/New_York?)`,
 		"month":            `unknown time zone "month": write its name in the time zone database, such as Europe/Berlin`,
-		"Local":            `unknown time zone "Local": it is another one on each computer; write its name in the time zone database, such as Europe/Berlin`,
+		"Local":            `unknown time zone "Local": it differs from computer to computer; write its name in the time zone database, such as Europe/Berlin`,
 		"../etc/passwd":    `unknown time zone "../etc/passwd": write its name in the time zone database, such as Europe/Berlin`,
 		"+02:00":           `unknown time zone "+02:00": write its name in the time zone database, such as Europe/Berlin`,
 	} {

@@ -69,9 +69,9 @@ func load(config []byte) (*configuration, error) {
 	}
 	if hosts := s.namedHosts(); len(hosts) == 1 && !strings.Contains(hosts[0], "*") {
 		s.onlyHost = hosts[0]
-		l.notes.withoutHost = "requests in the log have no host: they are assumed to be of " + s.onlyHost
+		l.notes.withoutHost = "requests in the log have no host: they are assumed to be for " + s.onlyHost
 	} else if len(hosts) > 0 {
-		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: log the host, too, such as $host of nginx"
+		l.notes.withoutHost = "requests in the log have no host, so no host matcher matches them: log the host, too, such as $host of nginx"
 	}
 	s.leftOut = make([]*leftOut, len(s.zones.all))
 	for _, h := range l.handlers {

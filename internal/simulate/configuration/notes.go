@@ -273,7 +273,7 @@ func (n *notes) logNotes() (notes []string) {
 			"if that is a proxy, log the client (Caddy 2.7 or newer, real_ip of nginx, mod_remoteip of Apache)")
 	}
 	if text := n.textClient.text; n.usesClient && text != "" {
-		notes = append(notes, fmt.Sprintf("requests in the log have no address of the client: a text is taken as the client, such as %q", text))
+		notes = append(notes, fmt.Sprintf("requests in the log have no address of the client: the client is taken from a text such as %q", text))
 	}
 	for _, f := range n.fields {
 		if note := f.note("request", "clients send it"); note != "" {

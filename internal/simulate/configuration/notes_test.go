@@ -38,7 +38,7 @@ func TestNotesAboutClients(t *testing.T) {
 		{accesslog.Request{RemoteIP: "192.0.2.1", LacksClientIP: true}, []string{"requests in the log have no client_ip"}},
 		{accesslog.Request{RemoteIP: "web1", LacksClientIP: true}, []string{
 			"requests in the log have no client_ip",
-			`requests in the log have no address of the client: a text is taken as the client, such as "web1"`,
+			`requests in the log have no address of the client: the client is taken from a text such as "web1"`,
 		}},
 	} {
 		n := newNotes()

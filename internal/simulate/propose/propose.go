@@ -80,7 +80,7 @@ func (r *Recorder) proposeForZone(zone *recordedZone) (proposals []report.Propos
 func (r *Recorder) proposeForLimit(zone *recordedZone, set simulate.LimitSet, l *algorithms.Limit, recorded *stream) report.Proposal {
 	p := report.Proposal{Set: set.Name, Current: caddyfileLine(l), Reason: recorded.whyNone()}
 	if p.Reason == "" && zone.VariesBurst && l.Scalable() {
-		p.Reason = "the option factor gives each request another burst"
+		p.Reason = "the option factor gives each request a different burst"
 	}
 	switch name := l.Algorithm().Name; {
 	case p.Reason != "":

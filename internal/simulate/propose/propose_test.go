@@ -343,7 +343,7 @@ func TestProposalsWithoutALine(t *testing.T) {
 	}{
 		{bucket, false, nil, "the log has no request with this limit"},
 		{bucket, false, force, "mode force denies nobody, with any limit"},
-		{bucket, true, at, "the option factor gives each request another burst"},
+		{bucket, true, at, "the option factor gives each request a different burst"},
 		{empty, false, at, "even with "},
 		{spaced, false, at, "with any number of events, min_interval denies 1 of 2 requests, and 1 of 1 keys"},
 	}

@@ -19,7 +19,7 @@ func (c *Configuration) NoteDoubts(overflowed int64) {
 	for i := range c.Zones {
 		z := &c.Zones[i]
 		if z.RequestsWithoutKey > 0 && strings.Contains(strings.Join(z.Key, ""), "{") {
-			c.Note("in zone %s, the key of %s is empty: the requests or their log have no value of %s, or its name is misspelled",
+			c.Note("in zone %s, the key of %s is empty: the requests or their log have no value for %s, or its name is misspelled",
 				z.Name, Counted(z.RequestsWithoutKey, "request"), strings.Join(z.Key, ", "))
 		}
 	}

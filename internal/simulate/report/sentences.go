@@ -64,7 +64,7 @@ func (z *Zone) Facts(instant func(time.Time) string) (facts []Fact) {
 		facts = append(facts, Fact{"delays", []string{Counted(z.Delayed, "request") + ", the longest by " + short(z.LongestDelay)}})
 	}
 	if n := z.RequestsWithoutRoom; n > 0 {
-		text := Counted(n, "request") + " of keys beyond max_keys. The numbers of keys and the proposals leave them out."
+		text := Counted(n, "request") + " of keys beyond max_keys. The numbers of keys and the proposals exclude them."
 		facts = append(facts, Fact{"max_keys", []string{text}})
 	}
 	return facts

@@ -122,7 +122,7 @@ async function lookAt(zone, key) {
 			isBanned ||= k.budgets.some((b) => b.ban && b.ban.banned);
 			isOverridden ||= Boolean(k.override && k.override.from === 'runtime');
 			return element('section', {}, heading,
-				k.store === 'local' ? element('p', { class: 'failure' }, `Redis fails. These are the local budgets of ${instance.name}.`) : null,
+				k.store === 'local' ? element('p', { class: 'failure' }, `Redis is failing. These are the local budgets of ${instance.name}.`) : null,
 				k.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(k.override)) : null,
 				...k.budgets.map((b) => element('div', {}, b.alternative ? element('h4', {}, 'Alternative ', element('code', {}, inCaddyfile(b.alternative))) : null, budgetList(b))));
 		} catch (e) {

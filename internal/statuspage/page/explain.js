@@ -31,7 +31,7 @@ function explainedZone(z) {
 		z.key ? element('p', {}, 'Key ', shownKey(z.key), z.alternative ? ` (from ${inCaddyfile(z.alternative)})` : '', z.cost !== 1 ? ` · costs ${integer.format(z.cost)}` : '') : null,
 		z.plan ? element('p', {}, 'Plan ', element('code', {}, z.plan)) : null,
 		z.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(z.override)) : null,
-		z.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
+		z.store === 'local' ? element('p', { class: 'failure' }, 'Redis is failing. These are the local budgets of the instance.') : null,
 		z.limits || z.concurrency || z.ban ? budgetList(z) : null,
 		isIn && z.key && changeable(z.key) ? changesOf(z) : null);
 }

@@ -21,7 +21,7 @@ function problems() {
 	for (const i of living()) {
 		for (const r of (i.status && i.status.redis) || []) {
 			if (r.state === 'up') continue;
-			const what = `Redis ${r.address} ${r.state === 'partly_down' ? 'fails in part' : 'fails'}`;
+			const what = `Redis ${r.address} ${r.state === 'partly_down' ? 'is partly failing' : 'is failing'}`;
 			const known = redises.get(what) || { names: [], meanwhile: new Set() };
 			redises.set(what, known);
 			known.names.push(i.name);
@@ -37,7 +37,7 @@ function problems() {
 		if (minute.undecided > 0) failures.push({ isFailure: true, text: `The store of zone ${name} could not decide requests.`, zone: name });
 		looks.push(...lookAtDenials(name, minute));
 		const list = variants(name);
-		if (list.length > 0 && !isEqualEverywhere(list)) looks.push({ text: `Zone ${name} has other settings on another instance or site.`, zone: name });
+		if (list.length > 0 && !isEqualEverywhere(list)) looks.push({ text: `Zone ${name} has different settings on another instance or site.`, zone: name });
 	}
 	const by = (kind) => (a, b) => (b[kind] || 0) - (a[kind] || 0);
 	return [...failures, ...looks.sort((a, b) => by('denied')(a, b) || by('shadowDenied')(a, b))];
@@ -55,7 +55,7 @@ function showNow() {
 	if (!isKnown) return;
 	$('now').classList.toggle('is-fine', list.length === 0);
 	$('now-fine').hidden = list.length > 0;
-	setText($('now-fine-text'), cards.size === 0 ? 'No failure now.' : `No failure now, and no zone denies${$('legend-would').hidden ? '' : ', or would deny,'} a tenth of its requests.`);
+	setText($('now-fine-text'), cards.size === 0 ? 'All clear: no failures.' : `All clear: no failures, and no zone denies${$('legend-would').hidden ? '' : ' or would deny'} 10 % or more of its requests.`);
 	updateRows($('now-list'), list.slice(0, shownProblems), (p) => p.text.replace(/ \d+ %/, ''),
 		(p) => element('li', { class: p.isFailure ? 'failing' : 'look' }, element('span', { class: 'sign', 'aria-hidden': 'true' }, p.isFailure ? '▲' : '◆'),
 			element('button', { class: 'link', onclick: () => (p.zone ? choose(p.zone, true) : $(p.section).scrollIntoView()) })),

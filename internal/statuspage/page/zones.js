@@ -284,7 +284,7 @@ class KeyList {
 			} catch (e) {
 				if (e.status >= 400 && e.status < 500) return found; // the zone has no such list
 				const where = [this.ofAll ? zone : '', sources.some(([, other]) => other !== place) ? place : ''].filter(Boolean).join(' at ');
-				const text = e.status === 503 ? 'The store fails, so the list is unknown until it works again.' : withoutCause(e.message);
+				const text = e.status === 503 ? 'The store is failing, so the list is unknown until it works again.' : withoutCause(e.message);
 				errors.push(where ? `${where}: ${text}` : text);
 			}
 			return found;

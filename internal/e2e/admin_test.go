@@ -145,7 +145,7 @@ func TestAdminErrors(t *testing.T) {
 		{404, "GET", "zones/api/", "", "no such path"},
 		{400, "GET", "zones/api/keys", "", "it takes a key: write ?key= and the key"},
 		{400, "DELETE", "zones/api/ban", "", "it takes a key: write ?key= and the key"},
-		{404, "DELETE", "zones/api/keys/203.0.113.0/24/ban", "", "the key behind ?key=, such as zones/api/ban?key=203.0.113.0/24"},
+		{404, "DELETE", "zones/api/keys/203.0.113.0/24/ban", "", "the key after ?key=, as in zones/api/ban?key=203.0.113.0/24"},
 		{404, "DELETE", "zones/a/pi/ban?key=k", "", "write each slash in a zone as %2F"},
 		{404, "GET", "zones/nobody/keys?key=k", "", `there is no zone \"nobody\": write one of [\"api\" \"plain\"]"`},
 		{400, "GET", "zones/api/bans?limit=0", "", `limit must be a number from 1 to 1000, not \"0\"`},

@@ -95,5 +95,5 @@ func TestSimulateCalendar(t *testing.T) {
 	zone := []string{"--zone", "key {client_ip} ; calendar 3 month Europe/Berlin", "access.log"}
 	runCommand(t, simulateIn(dir, zone...)).Succeeds(t, "4 of 10 requests would have been denied (40%).")
 	runCommand(t, simulateIn(dir, append([]string{"--propose", "20%"}, zone...)...)).
-		Succeeds(t, "None for calendar 3 month Europe/Berlin: a calendar says how much was sold, which the log doesn't show.")
+		Succeeds(t, "None for calendar 3 month Europe/Berlin: a calendar limits what was sold, which no log shows.")
 }

@@ -130,7 +130,7 @@ func TestReportNotes(t *testing.T) {
 	keyless := strings.ReplaceAll(logtest.Site, "{client_ip}", "{header.X-Nobody-Sends-This}")
 	for caddyfile, want := range map[string]string{
 		logtest.Site: "of the keys is less than one key, so the proposed limits deny nobody",
-		keyless:      "the requests or their log have no value of {header.X-Nobody-Sends-This}, or its name is misspelled",
+		keyless:      "the requests or their log have no value for {header.X-Nobody-Sends-This}, or its name is misspelled",
 		"other.example {\n rate_limit {\n zone a {\n gcra 1 1s\n}\n}\n}\n": "no request belongs to a zone",
 	} {
 		report := replayLog(t, file, 1, caddyfile)

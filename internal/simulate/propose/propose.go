@@ -85,7 +85,7 @@ func (r *Recorder) proposeForLimit(zone *recordedZone, set simulate.LimitSet, l 
 	switch name := l.Algorithm().Name; {
 	case p.Reason != "":
 	case l.Algorithm().Calendar:
-		p.Reason = "a calendar says how much was sold, which the log doesn't show"
+		p.Reason = "a calendar limits what was sold, which no log shows"
 	case !slices.Contains(provenAlgorithms, name):
 		p.Reason = "simulate proposes no limits of the algorithm " + name
 	}

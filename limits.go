@@ -25,16 +25,16 @@ type Limit struct {
 	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// How many events one window grants: a number above 0. For a sliding_log without buckets the
+	// How many events one window allows: a number above 0. For a sliding_log without buckets the
 	// maximum is 200000.
 	Events int64 `json:"events,omitempty"`
 
-	// The time in which the limit grants that many events: a duration such as "1m", at least 1µs. A calendar has a
+	// The time in which the limit allows that many events: a duration such as "1m", at least 1µs. A calendar has a
 	// period instead.
 	Window caddy.Duration `json:"window,omitempty"`
 
 	// How many events can be taken at once: a number above 0. The algorithms gcra, leaky_bucket,
-	// token_bucket, and smooth without warm_up have a burst. A smooth limit grants one more
+	// token_bucket, and smooth without warm_up have a burst. A smooth limit allows one more
 	// (default: events).
 	Burst int64 `json:"burst,omitempty" algorithm:"token_bucket" zero:"as many as events"`
 

@@ -147,7 +147,7 @@ type Zone struct {
 	position string // the file and line in the Caddyfile that is being adapted, or ""
 }
 
-// liveZone is a zone of a handler, with all that it was made of.
+// liveZone is a zone of a handler, with everything that it was made from.
 type liveZone struct {
 	*limiter.Zone
 	handler *limiter.Limiter
@@ -273,7 +273,7 @@ func checkZoneName(name string) error {
 	return nil
 }
 
-// reservedZoneNames are words that stand in placeholders where the names of zones stand. No zone has such a
+// reservedZoneNames are words that placeholders have instead of the name of a zone. No zone has such a
 // name, or begins with one and a dot.
 var reservedZoneNames = []string{"exceeded", "request", "response"}
 

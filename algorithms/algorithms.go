@@ -74,7 +74,7 @@ func ParseState(stored string) (s State, ok bool) {
 	return s, true
 }
 
-// Decision is the decision of one limit about one request. It describes the budget after the charge.
+// Decision is the decision of one limit on one request. It describes the budget after the charge.
 //
 // For example, a token bucket has 10 events per second and burst 10, and gets 6 requests of cost 1 at
 // the same instant. The decision on the sixth has Allowed true, Charged 1, Remaining 4, MoreAfter
@@ -115,7 +115,7 @@ type Decision struct {
 	Receipt Receipt
 }
 
-// Denies reports whether the limit was asked, and denies the request, also if nothing was reserved.
+// Denies reports whether the limit was asked, and denies the request, even if nothing was reserved.
 func (d Decision) Denies() bool { return !d.Allowed && !d.NotAsked && !d.Reserved }
 
 // Age updates the decision after a span in which nothing was charged.
@@ -229,8 +229,8 @@ type room struct {
 	reserved int64
 }
 
-// Balance is a charge, and the state of the budget after it. Scripts reply it. A [Receipt] has the same A and B.
-// Each algorithm's outlook says what else they are for.
+// Balance is a charge, and the state of the budget after it. Scripts reply with it. A [Receipt] has the same A
+// and B. Each algorithm's outlook says what else they are for.
 type Balance struct {
 	Charged    int64
 	A, B, C, D int64

@@ -204,10 +204,10 @@ func calendarRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	}
 }
 
-// Crossed reports whether the used events of a calendar's period have reached a number, 1 to [Quota].Events, that
-// nobody had claimed before the request. Requests in mode [Settle] claim what is used, so it is true for only one of them
-// in a period. Other requests claim nothing, because their charges may be given back at once. It is false for a budget
-// that keys share.
+// Crossed reports whether the used events of a calendar's period have reached a number, 1 to [Quota].Events, that no
+// request had claimed before. Requests in mode [Settle] claim what is used, so it is true for only one of them in a
+// period. Other requests claim nothing, because their charges may be given back at once. It is false for a budget that
+// keys share.
 //
 // For example, 79 of 100 events are used. The next request reaches 80, and Crossed is true for it and for those that
 // follow. Each of them then sends a request in mode Settle, and Crossed is true for the first of these.

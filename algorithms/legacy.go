@@ -7,7 +7,7 @@ import "fmt"
 // for each min_interval, or else one for each call. One bucket can't respect all three numbers
 // exactly, so they are rounded.
 //
-// min_interval is no least gap between calls: max of them may come at once.
+// min_interval is not a least gap between calls: max of them may come at once.
 func Legacy(calls int64, duration, minInterval Micros) (Quota, error) {
 	const ms, most = 1000, 1 << 30
 	switch {

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Quota is a limit as it is configured: an algorithm, and how much the limit grants.
+// Quota is a limit as it is configured: an algorithm, and how much the limit allows.
 type Quota struct {
 	// Algorithm is the algorithm's name, for example token_bucket.
 	Algorithm string
-	// Events is how many events one Window grants; above 0.
+	// Events is how many events one Window allows; above 0.
 	Events int64
 	// Window is a span in microseconds; above 0.
 	Window Micros
@@ -228,9 +228,9 @@ func (l *Limit) Share(num, den int64) (*Limit, error) {
 	return newLimit(l.algorithm, q)
 }
 
-// Fingerprint returns 11 URL-safe characters. They differ between limits that differ in algorithm,
-// window, period or an option, but not for two ways to write the same. Limits that differ only in their events or their burst
-// have the same fingerprint, because they can share budgets: each judges by its own numbers what all have charged.
+// Fingerprint returns 11 URL-safe characters. They differ between limits that differ in algorithm, window, period or an
+// option, but not between two ways to write the same limit. Limits that differ only in their events or their burst have the
+// same fingerprint, because they can share budgets: each applies its own numbers to what all have charged.
 func (l *Limit) Fingerprint() string { return l.fingerprint }
 
 func (l *Limit) computeFingerprint() string {

@@ -8,7 +8,7 @@ type Log struct {
 	length int64
 }
 
-// Len returns the number of numbers in the log.
+// Len returns how many numbers the log has.
 func (g *Log) Len() int64 {
 	if g == nil {
 		return 0

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Option is a setting of a limit beside events, window and burst. An algorithm lists the options
+// Option is a setting of a limit besides events, window and burst. An algorithm lists the options
 // of its limits. Reading, checking, describing and fingerprinting of limits follow the list.
 type Option struct {
 	Name    string // in configurations

@@ -80,7 +80,7 @@ type Check struct {
 // SlotsCheck asks whether one more request of a key may be in flight.
 type SlotsCheck struct {
 	// Limit is the number of requests that may be in flight, InFlight the number that are. Ahead is the number
-	// of requests whose turn comes before.
+	// of requests whose turn comes first.
 	Limit, InFlight, Ahead int64
 	// Taken is filled in by [Take]. It reports whether the request has taken a slot.
 	Taken bool
@@ -92,7 +92,7 @@ func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight+c.Ahead < c.Lim
 // ReservedCheck has the reserved events of a key: charges that are not final, because their requests may give events back.
 type ReservedCheck struct {
 	// Events is the number of reserved events. Ahead is the number of requests that wait for reserved events, and whose
-	// turn comes before.
+	// turn comes first.
 	Events, Ahead int64
 	// Added is filled in by [Take]. It is the number of events that the request has reserved. A request that is charged in
 	// advance reserves nothing. Otherwise a flood of such requests would never be denied by the limits, nor banned.
@@ -110,15 +110,15 @@ const ReservedRetryAfter Micros = 1_000_000
 // are charged as if that shadow weren't there. No two checks may share a State.
 //
 // If a limit has no room for a request, but would have room without the reserved events, its decision is Reserved. The ban
-// doesn't count such a decision. It is also Reserved if the requests whose turn comes before leave no room.
+// doesn't count such a decision. It is also Reserved if the requests whose turn comes first leave no room.
 //
 // While a zone's ban stands, the zone denies, delays nothing and charges nothing, whatever its mode.
 // At other times the ban counts the denials by the zone's own limits. A lack of free slots
 // doesn't count.
 //
 // A peek is decided like any other request, and changes nothing. Its decisions show the budgets
-// without its charge, but a ban that it would begin. In mode Uniform a denied request waits for its
-// own charge, too, and a denied peek doesn't.
+// without its charge, and the ban that it would begin. In mode Uniform a denied request waits for
+// its own charge, too, but a denied peek doesn't.
 //
 // For example, a zone has a limit with 4 events left and one with 2 left. A request of cost 3 is
 // denied. In mode Binary both keep their events. In mode Nary the request passes, and both are
@@ -268,9 +268,9 @@ func (r *ZoneRequest) outcome(passes bool) outcome {
 // the algorithm is BinaryOnly, n must be all of them. A receipt is good for one refund.
 //
 // Refund gives back less if time may have given back events of the charge already. It gives back
-// nothing if later requests were charged in advance: they wait behind this charge, and their
-// waits don't change. A state that was dropped stays dropped. So never more passes than without
-// the charge, unless other refunds come between the charge and its refund.
+// nothing if later requests were charged in advance: they wait behind this charge, and their waits
+// don't change. A state that was dropped stays dropped. So no more passes than without the charge,
+// unless other refunds come between the charge and its refund.
 //
 // For example, 5 of 10 events per second are charged at once. A refund of 5 after 200 ms gives
 // back 3, because time has given back 2.

@@ -22,8 +22,8 @@ const CounterWork = 100
 // ReservedWork is the most steps to reserve events, or to end a reservation.
 const ReservedWork = 50
 
-// ExtraWork returns the most steps that a request of a zone needs beside those of its limits. The counters are for example a
-// ban, slots, and an override without limits; each costs steps if it is there.
+// ExtraWork returns the most steps that a request of a zone needs besides those of its limits. The counters are for example
+// a ban, slots, and an override without limits; each costs steps if it is there.
 func ExtraWork(reserved bool, counters ...bool) (steps int64) {
 	if reserved {
 		steps = ReservedWork

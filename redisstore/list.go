@@ -61,8 +61,8 @@ func (l *lister) scanCount() int64 {
 
 // List implements [store.Store]. Each entry that is in force while a caller asks for all pages is on at
 // least one page. This doesn't hold if another Redis becomes the primary, or the Redis restarts. An
-// entry can be on two pages, because Redis moves its keys while their number changes much, or because a
-// timeout has ended a page. A page can have some more entries than the Limit.
+// entry can be on two pages, because Redis moves its keys while their number changes a lot, or because
+// a timeout has ended a page. A page can have a few more entries than the Limit.
 func (s *Store) List(ctx context.Context, l store.Listing) (store.Page, error) {
 	return list(l, s.names(), []string{s.options.Address}, func(_ string, page *lister, cursor uint64) (uint64, error) {
 		next, err := s.list(ctx, page, cursor)
@@ -196,7 +196,7 @@ func (l *lister) entry(name, value string, now algorithms.Micros) (entry store.L
 }
 
 // List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose hash slot moves to another
-// node meanwhile can be missing. If the nodes change, cursors of earlier pages are unknown.
+// node in between can be missing. If the nodes change, cursors of earlier pages are unknown.
 //
 // The first page queries the hash slots, because an instance that sends a node no requests doesn't notice that another node
 // has taken over. Its list would fail at a dead node, or miss all entries of a node that is a replica now.

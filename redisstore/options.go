@@ -24,7 +24,7 @@ type Options struct {
 	// comma-separated list of the host:port of nodes.
 	Cluster bool
 	// DeclareKeys reports whether each script call names its keys to the cluster. Then each hash slot needs its own call,
-	// which costs the nodes several times as much. Without it, servers that deny other calls are found out.
+	// which costs the nodes several times as much. Without it, servers that deny other calls are detected.
 	DeclareKeys bool
 	// Username and Password log in to Redis; both may be empty. They take precedence over those of a URL.
 	Username, Password string

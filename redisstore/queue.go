@@ -266,8 +266,8 @@ func (s *Store) fillLocked(b *batch) {
 	q.calls = slices.Delete(q.calls, 0, n)
 }
 
-// dropExpiredLocked ends a call whose caller has left, or that was queued for too long. It reports
-// whether the call has ended.
+// dropExpiredLocked ends a call whose caller has given up, or that was queued for too long. It
+// reports whether the call has ended.
 func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	if c.ctx != nil && c.ctx.Err() != nil {
 		c.fail(c.ctx.Err())

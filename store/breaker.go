@@ -27,7 +27,7 @@ type Checked interface {
 //   - silence while requests wait ([ReasonSilent]).
 //
 // These don't count as failures: an error of a single key ([ReasonKey]), too many requests
-// ([ReasonBusy]), and a request whose client has left. A [SharedError] counts once.
+// ([ReasonBusy]), and a request whose client has disconnected. A [SharedError] counts once.
 type Breaker struct {
 	store   Checked
 	changed func(failure error) // or nil
@@ -143,8 +143,8 @@ func (b *Breaker) report(failure error) {
 // Open reports whether the Breaker is open, so that the store is not asked.
 func (b *Breaker) Open() bool { return b.open.Load() }
 
-// Close ends the checks. The Breaker can still be used, by the requests that are in flight. It then asks the store in
-// any case.
+// Close ends the checks. The Breaker can still be used, by the requests that are in flight. It then always asks the
+// store.
 func (b *Breaker) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +165,7 @@ func (b *Breaker) Take(ctx context.Context, requests []ZoneRequest) (allowed boo
 func (b *Breaker) CountSlots(requests []ZoneRequest) { b.store.CountSlots(requests) }
 
 // SlotLeaver is a [Store] that notes slots that are given back even while a [Breaker] is open. A remote
-// store that keeps its own count must be a SlotLeaver, or it would count those slots for ever.
+// store that keeps its own count must be a SlotLeaver, or it would count those slots forever.
 type SlotLeaver interface {
 	// LeaveSlots notes the slots that corrections give back, without asking a remote store.
 	LeaveSlots(corrections []Correction)

@@ -12,11 +12,11 @@ import (
 // The local budgets are untouched when the first outage begins. Later outages continue with the
 // charges of earlier ones. No charge moves from one store to the other.
 //
-// Slots are counted in both stores at all times. So requests in flight when an outage begins or ends
-// keep their slots. The local store knows all requests of this process. If they leave no room for a slot
-// that the main store has granted, the local store decides. The main store can grant such a slot if it has
-// lost its counts, or if it grants the slot late, after the local store has granted others. So never more
-// requests of this process are in flight than the Limit of the slots.
+// Slots are counted in both stores at all times. So requests in flight when an outage begins or ends keep
+// their slots. The local store knows all requests of this process. If they leave no room for a slot that
+// the main store has granted, the local store decides. The main store can grant such a slot if it has lost
+// its counts, or if it grants the slot late, after the local store has granted others. So the requests of
+// this process in flight never exceed the Limit of the slots.
 type Failover struct {
 	store  Store
 	local  localStore

@@ -41,7 +41,7 @@ type Page struct {
 
 // Listed is a ban or an override that is in force.
 type Listed struct {
-	// Key is the key. A key of which the store only knows a hash is empty.
+	// Key is the key. It is empty if the store only knows a hash of the key.
 	Key string
 	// Cut reports whether Key is only the beginning of the key.
 	Cut bool

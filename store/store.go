@@ -39,9 +39,9 @@ type Limit struct {
 	// ID is "<zone>:<format version and hash>", made by [NewLimit]. Limits that must not share
 	// budgets have different IDs.
 	ID string
-	// Share is the part of the limit that this instance grants while the store fails. For
-	// example, each of 4 instances may grant 25 of 100 events. If Share is nil, the instance
-	// grants all of the limit. See [Failover].
+	// Share is the part of the limit that this instance allows while the store fails. For example,
+	// each of 4 instances may allow 25 of 100 events. If Share is nil, the instance allows all of
+	// the limit. See [Failover].
 	Share *algorithms.Limit
 }
 
@@ -72,7 +72,7 @@ type SlotLine struct {
 	Marks [4]algorithms.Micros
 }
 
-// MaxWaiting is the largest Waiting of a [SlotLine]. A longer line tells only of its beginning.
+// MaxWaiting is the largest Waiting of a [SlotLine]. A longer line describes only its beginning.
 const MaxWaiting = 1024
 
 // MarkedAt returns how many of the n requests behind the first one stand in front of the one with a mark, 0 to 3.
@@ -87,7 +87,7 @@ func (l Limit) Equal(other Limit) bool {
 type Ban struct {
 	*algorithms.Ban
 	// ID names the zone. [BanID] makes it. The ID doesn't depend on the rest of the ban, because
-	// a changed ban frees no key.
+	// changing a ban frees no key.
 	ID string
 }
 
@@ -239,7 +239,7 @@ const (
 	NotAsked Verdict = iota
 	// Allowed means that the zone has room. A request that must be delayed first is allowed, too.
 	Allowed
-	// Denied means that a limit has no room, or none beside what is reserved, or that no slot is free.
+	// Denied means that a limit has no room, or none besides what is reserved, or that no slot is free.
 	Denied
 	// Banned means that the key is banned. The limits and slots then charge nothing.
 	Banned
@@ -298,7 +298,7 @@ type Correction struct {
 	Settled bool
 }
 
-// Charges reports whether the correction charges anything, or must be told the decisions.
+// Charges reports whether the correction charges anything, or wants the decisions.
 func (c *Correction) Charges() bool { return c.Charge > 0 || c.Charged != nil }
 
 // Corrects reports whether the correction does anything.
@@ -374,7 +374,7 @@ type Error struct {
 const (
 	// ReasonTimeout means that there was no answer in time. The request may have been charged.
 	ReasonTimeout = "timeout"
-	// ReasonSilent means that the store answered nobody in time, while this request waited to
+	// ReasonSilent means that the store answered no request in time, while this request waited to
 	// be sent. Nothing was charged.
 	ReasonSilent = "silent"
 	// ReasonBusy means that the store answers, but that this request waited too long to be
@@ -388,8 +388,8 @@ const (
 	ReasonPermission = "permission"
 	// ReasonReply means that the store answered with an error or with something unexpected.
 	ReasonReply = "reply"
-	// ReasonKey means that the stored value of a key is no budget, or that a request has too many zones
-	// or limits for one call. Other requests work.
+	// ReasonKey means that the stored value of a key is not a budget, or that a request has too many
+	// zones or limits for one call. Other requests work.
 	ReasonKey = "key"
 	// ReasonOpen means that the store has failed before and was not asked; see [Breaker].
 	ReasonOpen = "open"

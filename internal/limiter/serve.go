@@ -64,7 +64,7 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 	}
 	storeCtx := ctx
 	if hasPlaces || state.mayNeedCorrections() {
-		// If the client disconnects, the charges must be known all the same, to be given back.
+		// If the client disconnects, the charges must still be known, to be given back.
 		storeCtx = context.WithoutCancel(ctx)
 	}
 	decisionCtx, span := state.trace.StartDecision(ctx)

@@ -37,8 +37,8 @@ type Need struct {
 var nothing = Need{Zone: -1}
 
 // Request is a request that one handler decides. In a zone with a [DelayPolicy], a request without a free slot
-// waits for one, and so does one that lacks only reserved events. It holds no slot of the handler meanwhile, not even in
-// another zone, because the store takes all slots of a request or none. So requests of one handler never wait for each
+// waits for one, and so does one that lacks only reserved events. While it waits, it holds no slot of the handler, not even
+// in another zone, because the store takes all slots of a request or none. So requests of one handler never wait for each
 // other in a circle. With slots of several handlers they can, until the longest delay is over.
 //
 // Its driver follows these steps, one at a time:
@@ -46,7 +46,7 @@ var nothing = Need{Zone: -1}
 //   - Call [Request.Reserve], then [SlotLines.Begin].
 //   - After [Ask], let the store decide, and call [SlotLines.Answered].
 //   - After [Wait], call [SlotLines.Join], and then [SlotLines.Look] until it returns something else. If that is
-//     Ask, make the corrections of [Request.PrepareShadows] before.
+//     Ask, first make the corrections of [Request.PrepareShadows].
 //   - After [Decided], an allowed request that a limit delays may call [Request.Hold], and later
 //     [Request.Pass] or [Request.Abandon].
 //   - Call [Request.Release] in the end, also after an error, but not for a request that only peeks.
@@ -233,7 +233,7 @@ func (r *Request) denyFor(n Need) {
 }
 
 // PrepareShadows prepares the shadow zones for another decision on the request, and returns the
-// corrections to make before. The last decision has charged shadows in mode uniform, which get their
+// corrections to make first. The last decision has charged shadows in mode uniform, which get their
 // charges back. It has also counted the denials of their limits, which must not be counted again.
 func (r *Request) PrepareShadows() (charged []store.Correction) {
 	if !r.asked {

@@ -38,9 +38,9 @@ type heldRequest struct {
 	abandoned bool // the client has disconnected
 }
 
-// NewPlaces returns Places. They call refund to give back the charges of requests whose clients have left.
-// The refund must be on its way before any later charge of these keys. So refund must not wait, and must
-// not call the Places.
+// NewPlaces returns Places. They call refund to give back the charges of requests whose clients have
+// disconnected. The refund must be on its way before any later charge of these keys. So refund must not
+// wait, and must not call the Places.
 func NewPlaces(refund func(owner any, corrections []store.Correction)) *Places {
 	return &Places{refund: refund, byKey: make(map[string]keyPlaces)}
 }
@@ -147,8 +147,8 @@ func (p *Places) pass(h *heldRequest) {
 	})
 }
 
-// abandon marks a request whose client has left. The place can outlive the caller's request, so it keeps a copy of the
-// decisions, and not the caller's memory around them.
+// abandon marks a request whose client has disconnected. The place can outlive the caller's request, so it keeps a
+// copy of the decisions, and not the caller's memory around them.
 func (p *Places) abandon(h *heldRequest) {
 	p.change(h.request.Key, func(k keyPlaces) keyPlaces {
 		h.abandoned = true

@@ -258,7 +258,7 @@ func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	}
 }
 
-// earlierLine returns a need for whose slot another request waits that came earlier, or nothing.
+// earlierLine returns a need for whose slot an earlier request waits, or nothing.
 func (s *SlotLines) earlierLine(r *Request) Need {
 	for i := range r.Requests {
 		n := Need{Zone: i}

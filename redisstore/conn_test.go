@@ -98,7 +98,7 @@ func TestTLS(t *testing.T) {
 	}
 	for want, settings := range map[string]redisstore.TLS{
 		"ca holds no certificate":                              {CA: right.Key},
-		"cert and key are no pair":                             {Cert: right.Cert, Key: other.Key},
+		"cert and key are not a pair":                          {Cert: right.Cert, Key: other.Key},
 		"cert and key are not a pair in PEM form: tls: failed": {Cert: right.Cert},
 	} {
 		_, err := redisstore.New(redisstore.Options{Address: "h:1", TLS: settings}, redisstore.Hooks{})

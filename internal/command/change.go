@@ -17,8 +17,8 @@ import (
 // A change is made in each instance that has the zone in memory, and once per Redis.
 const changeNote = `
 
-With Redis the change holds for all instances. Others follow within a second.
-In memory it holds for the instances in --address.`
+With Redis the change applies to all instances. The others follow within a second.
+In memory it applies to the instances in --address.`
 
 func overrideCommand() *cobra.Command {
 	cmd := keySubcommand(Manual{

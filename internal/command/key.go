@@ -20,9 +20,9 @@ func keyCommand() *cobra.Command {
 		Long: `
 Shows the limits of a key with what remains, its override, its requests in
 flight, and its ban. Use it if you know the key from a log or from 'top', and
-'explain' if you know the request. A key that never came has full budgets.
-Instances that share a Redis have the same budgets, so only those of one of them
-are shown. How often the key was denied recently is added up over all instances.`,
+'explain' if you know the request. A key without requests has full
+budgets. Instances that share a Redis have the same budgets, which are shown
+once. The recent denials of the key are added up over all instances.`,
 		Examples: `
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9

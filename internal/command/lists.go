@@ -173,10 +173,10 @@ func topCommand() *cobra.Command {
 		Short: "Shows the keys denied most often in recent minutes",
 		Long: `
 Shows the keys that the instances denied in the last ten minutes, of one zone or
-of all, the most often denied first: how often since when, and by which limit.
+of all, most denied first: how often, since when, and by which limit.
 '5 or more' means that earlier denials of the key may be unknown. The counts of
-several instances are added up. What zones in shadow mode would have denied is
-in a separate column.`,
+several instances are added up. Requests that zones in shadow mode would have
+denied have a separate column.`,
 		Examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api

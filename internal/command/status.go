@@ -21,11 +21,11 @@ func statusCommand() *cobra.Command {
 		Short: "Shows the stores and zones, with requests per second",
 		Long: `
 Shows each store with its state, each zone with its limits, and warnings. The
-requests per second are those of the last seconds. The totals count from the
+requests per second are those of the last few seconds. The totals count from the
 start of the process. The numbers of several instances are added up.
 The exit code is 1 while a Redis fails. With --check, the command shows only
 warnings and notes. Then the exit code is 1 if there is a warning. Notes are about
-zones that deny much, or have had no request for an hour after the start.`,
+zones that deny many requests, or have had none an hour after the start.`,
 		Examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019

@@ -12,7 +12,7 @@ const changes = {
 	},
 	override: {
 		button: 'Override', title: 'Override the limits of a key', method: 'PUT', path: 'override', limits: true, duration: 'For example 1h. Empty: no end',
-		effect: 'The key gets these limits instead of its own. Bans and concurrency still apply.', done: 'has other limits now',
+		effect: 'The key gets these limits instead of its own. Bans and concurrency still apply.', done: 'has new limits now',
 		body: (d) => ({ ...(/^\s*unlimited\s*$/.test(d.limits) ? { unlimited: true } : { limits: d.limits.split('\n').map((l) => l.trim()).filter(Boolean) }), ...(d.duration ? { ttl: d.duration } : {}) }),
 	},
 	remove: {
@@ -21,7 +21,7 @@ const changes = {
 	},
 	reset: {
 		button: 'Reset', title: 'Reset a key', method: 'DELETE', path: 'keys', isHarmful: true,
-		effect: 'All budgets of the key are full again, and its ban ends. Its override stays.', done: 'is reset',
+		effect: 'All budgets of the key are full again, and its ban ends. Its override stays.', done: 'has been reset',
 	},
 };
 

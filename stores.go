@@ -44,7 +44,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend,
 			logger().Warn("the clock of Redis stepped back: budgets continue from its new time", zap.Duration("by", back))
 		},
 		SharingDenied: func(address string, err error) {
-			logger().Warn("a node denies script calls for several hash slots, so each hash slot has its own call, and the cluster handles fewer requests: "+
+			logger().Warn("a node denies script calls for several hash slots, so each hash slot has its own call, which costs the nodes more: "+
 				"write declare_keys if that is intended",
 				zap.String("address", address), zap.Error(err))
 		},

@@ -9,7 +9,7 @@ run: ## serve Caddyfile.example on :8080
 test: ## run all tests, installing what they need (ARGS=-short: within a minute)
 	./scripts/test.sh $(ARGS)
 
-lowest: ## build and test with the lowest versions of Go and Caddy, which are those in go.mod
+lowest: ## build and test with the lowest versions of Go and Caddy, as in go.mod
 	./scripts/lowest.sh
 
 targets: ## check the types for all systems and processors that Caddy is released for (ARGS=linux/arm/5: compile for this one)

@@ -5,7 +5,7 @@
 #
 # The budget is in processor seconds of the machine that we measure with. Other machines are faster or slower, so the
 # processor time of a fixed piece of work, tools/yardstick, is measured before and after the command, and scales the
-# budget. What else the machine does is not counted.
+# budget. Nothing else on the machine is counted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

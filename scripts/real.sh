@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of real faults, one after the other, under the race detector: servers are killed, hang, lose their data or
-# fail over, and the timeouts are those of the product. Nothing else should run on the machine. A release needs it.
+# fail over, with the timeouts of the product. Nothing else should run on the machine. A release needs it.
 #
 #   scripts/real.sh                  all of them
 #   scripts/real.sh -run TestRealX   these; any arguments of go test

@@ -8,7 +8,7 @@
 #   scripts/test.sh -run Parity  these tests, under the race detector; any arguments of go test
 #   scripts/test.sh -prepare     only installs, and compiles what the tests need
 #
-# No test depends on the speed of the machine. Those of real faults are in scripts/real.sh.
+# No test depends on the speed of the machine. Tests of real faults are in scripts/real.sh.
 # GOTESTSUM_FORMAT=testname shows every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,7 +62,7 @@ run() {
 }
 
 case "$*" in
-"") # two rows of runs side by side. Each run loads the packages of Caddy anew, so there are few.
+"") # two rows of runs side by side. Each run loads the packages of Caddy again, so there are few.
 	modules=(./internal/faultsim ./internal/faultsim/simredis ./internal/browsertest/... ./internal/plugintest/...) # with the newest Caddy
 	if [[ $(go env GOOS) == linux ]]; then modules+=(./bench/...); fi
 	run driven . -p 1 ./internal/e2e ./docs &

@@ -166,7 +166,7 @@ func (h *Hold) compile() (*limiter.HoldPolicy, *algorithms.Ban, error) {
 func (h *Hold) options() []options.Option {
 	return []options.Option{
 		options.List("status", "429 503", &h.StatusCode, parseStatus, checkHeldStatuses),
-		options.Single("max", "10m", &h.Max, options.Duration, options.WholeMicros),
+		options.Single("max", "10m", &h.Max, options.Duration, options.AtLeast(time.Microsecond)),
 		options.Single("default", "5s", &h.Default, options.Pointer(options.Duration), checkWait),
 	}
 }

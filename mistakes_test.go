@@ -30,6 +30,7 @@ var mistakes = []struct{ block, lines, want string }{
 	{"zone", "hold max 1m", `hold has no status: write the statuses of the responses, such as hold status 429 503`},
 	{"zone", "hold status 429 200", `status takes statuses from 400 to 599, and 4xx and 5xx, not 200: write for example status 429 503`},
 	{"zone", "hold status 429 max 1m default 2m", `default of hold is 2m0s, but no hold lasts longer than its max, 1m0s: write a smaller default, or a larger max`},
+	{"zone", "hold status 429 max 0s", `max must be at least 1µs, not 0s: write for example max 10m`},
 	{"zone", "hold status 429; ban 1h", `ban and hold don't go together, because a key has one ban in a zone: write them in two zones`},
 	{"zone", "headers draft", `headers must be off, not "draft": write for example headers off`},
 	{"zone", "ban 1ns", "ban must be a whole number of microseconds, not 1ns: write for example ban 1h after 5"},

@@ -26,6 +26,11 @@ type Change struct {
 	OverrideFor algorithms.Micros
 }
 
+// Hold returns the change by which a response bans the key of the request for span, above 0.
+func (r *ZoneRequest) Hold(span algorithms.Micros) Change {
+	return Change{Zone: r.Zone, Key: r.Key, Ban: []*Ban{r.Ban}, BanFor: span, Holds: true}
+}
+
 // OverriddenError is the error of a Take that decided nothing, because other overrides are in force
 // than the [Override] of each request says.
 type OverriddenError struct {

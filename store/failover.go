@@ -37,6 +37,7 @@ func (f *Failover) Take(ctx context.Context, requests []ZoneRequest) (bool, erro
 	allowed, err := f.store.Take(ctx, requests)
 	switch {
 	case err == nil && f.admitSlots(requests):
+		f.keepHolds(ctx, requests)
 		return allowed, nil
 	case err == nil:
 		f.store.Correct(FullRefunds(requests), f.failed)
@@ -49,6 +50,15 @@ func (f *Failover) Take(ctx context.Context, requests []ZoneRequest) (bool, erro
 		f.store.CountSlots(requests)
 	}
 	return allowed, err
+}
+
+// keepHolds makes the local store keep the bans by responses that deny requests, so that these keys are held in an outage, too.
+func (f *Failover) keepHolds(ctx context.Context, requests []ZoneRequest) {
+	for i := range requests {
+		if r := &requests[i]; r.Outcome.Verdict == Banned && r.IsHeldByResponses() && !r.Outcome.Cached {
+			_ = f.local.Change(ctx, r.Hold(r.Outcome.Ban.EndsAfter)) // never fails
+		}
+	}
 }
 
 // Peek is Take for requests that are peeks. If the local store decides, failure is the error of the main store.

@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,24 +198,34 @@ func TestFailoverForgetsBan(t *testing.T) {
 	})
 }
 
-// A hold stands in the local store, too. So it stays when an outage begins, and begins when the store fails already.
+// A hold stands in the local store, too, if its response came here or it has denied a request here. So it stays when an outage
+// begins, and begins when the store fails already.
 func TestFailoverHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailing()
 		s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zoneCount(1), nil), func(error) {})
 		const minute = 60_000_000
 		hold := storetest.Ban(t, "z", algorithms.Ban{Window: 1, Duration: minute, Max: minute})
-		for _, outage := range []error{nil, errGone} {
-			f.fail(outage)
-			err := s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(outage), Ban: []*store.Ban{hold}, BanFor: minute, Holds: true})
-			if (err != nil) != (outage != nil) {
-				t.Errorf("in the outage %v: %v", outage, err)
-			}
-			f.fail(errGone)
-			r := []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(outage), Cost: 1, Limits: []store.Limit{fixedWindow(t, 2, time.Hour)}, Ban: hold}}
-			if allowed, err := s.Take(t.Context(), r); allowed || err != nil || r[0].Outcome.Ban.EndsAfter != minute {
-				t.Errorf("after the outage %v: allowed %v, %v, %+v", outage, allowed, err, r[0].Outcome.Ban)
+		take := func(when, key string, ends algorithms.Micros) {
+			t.Helper()
+			r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{fixedWindow(t, 2, time.Hour)}, Ban: hold}}
+			if allowed, err := s.Take(t.Context(), r); allowed != (ends == 0) || err != nil || r[0].Outcome.Ban.EndsAfter != ends {
+				t.Errorf("%s, key %s: allowed %v, %v, %+v", when, key, allowed, err, r[0].Outcome.Ban)
 			}
 		}
+		change := func(s store.Store, key string) error {
+			return s.Change(t.Context(), store.Change{Zone: "z", Key: key, Ban: []*store.Ban{hold}, BanFor: minute, Holds: true})
+		}
+		errtest.None(t, change(s, "here"))
+		errtest.None(t, change(f, "met"))
+		errtest.None(t, change(f, "elsewhere"))
+		time.Sleep(time.Second)
+		take("before", "met", minute-1_000_000)
+		f.fail(errGone)
+		errtest.Says(t, change(s, "in the outage"), errGone.Error())
+		take("in the outage", "here", minute-1_000_000)
+		take("in the outage", "met", minute-1_000_000)
+		take("in the outage", "elsewhere", 0)
+		take("in the outage", "in the outage", minute)
 	})
 }

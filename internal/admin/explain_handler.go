@@ -179,20 +179,16 @@ func (e *handlerExplanation) concludeDecision() {
 // concludeWait concludes that the request waits in a line.
 func (e *handlerExplanation) concludeWait() {
 	entry := &e.state.Entries[e.waitsFor.Zone]
-	reason, thing, longest := store.DeniedByConcurrency, "a slot is free", entry.Zone.Delay.MaxDelay
+	reason, thing, longest, frees := store.DeniedByConcurrency, "a slot is free", entry.Zone.Delay.MaxDelay, (*float64)(nil)
 	switch {
 	case e.waitsFor.Ban:
-		reason, thing = store.DeniedByHold, "the ban ends"
+		reason, thing, frees = store.DeniedByHold, "the hold ends", secondsUntil(entry.Outcome.Ban.EndsAfter)
 	case e.waitsFor.Reserved:
 		reason, thing, longest = store.DeniedByReserved, "others give back what they have reserved", entry.Zone.Delay.MaxReserved
 	}
 	e.note("zone %s delays the request until %s, for at most %v; then the limits decide", entry.Zone.Name, thing,
 		time.Duration(longest)*time.Microsecond)
 	_, limit := entry.DenialReason()
-	var frees *float64
-	if e.waitsFor.Ban {
-		frees = secondsUntil(entry.Outcome.Ban.EndsAfter)
-	}
 	e.conclude(verdictDelayed, decisionView(entry, reason, max(limit, 0), frees))
 }
 

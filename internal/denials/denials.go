@@ -81,8 +81,7 @@ func (c Cause) String() string {
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded", and then ban clients. So a hold, for
 // which no client is to blame, has other messages.
 func (d *Denial) message() string {
-	isHold := d.Reason == store.DeniedByHold
-	switch {
+	switch isHold := d.Reason == store.DeniedByHold; {
 	case d.Ban && isHold:
 		return "hold began"
 	case isHold && d.Shadow:

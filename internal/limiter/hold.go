@@ -41,18 +41,13 @@ func (p *HoldPolicy) SpanOf(status int, header http.Header, at time.Time) (span 
 	return min(span, p.Max)
 }
 
-// holds reports whether the response can ban the request's key in any zone.
-func (state *State) holds() bool {
-	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Zone.Hold != nil })
-}
-
 // ban bans the request's keys as the header of the response says, before the client has it. So the client's next request is
 // denied. If the store fails, the response is passed on all the same.
 func (state *State) ban(r *http.Request, status int, header http.Header) {
 	for i := range state.Entries {
 		e := &state.Entries[i]
 		if span := e.Zone.Hold.SpanOf(status, header, time.Now()); span > 0 {
-			if err := state.Limiter.Store.Change(context.WithoutCancel(r.Context()), e.holdFor(span)); err != nil {
+			if err := state.Limiter.Store.Change(context.WithoutCancel(r.Context()), e.Hold(span)); err != nil {
 				state.Limiter.ReportStoreFailure(err)
 			}
 			if !e.Shadow {
@@ -61,9 +56,4 @@ func (state *State) ban(r *http.Request, status int, header http.Header) {
 			state.logDenial(r, e, denials.Denial{Shadow: e.Shadow, Ban: true, Cause: denials.Cause{Reason: store.DeniedByHold}, Wait: span})
 		}
 	}
-}
-
-// holdFor returns the change that bans the request's key in the zone because of a response.
-func (e *Entry) holdFor(span algorithms.Micros) store.Change {
-	return store.Change{Zone: e.ZoneRequest.Zone, Key: e.Key, Ban: []*store.Ban{e.Ban}, BanFor: span, Holds: true}
 }

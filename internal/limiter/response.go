@@ -45,7 +45,7 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 	if !state.HasEnforcedZone() {
 		families = nil
 	}
-	if len(families) == 0 && settling == nil && !state.hasSlots() && !state.holds() && !state.Body.Held() {
+	if len(families) == 0 && settling == nil && !state.hasSlotsOrHolds() && !state.Body.Held() {
 		return next.ServeHTTP(w, r)
 	}
 	rw := state.newResponseWriter(w, r)
@@ -69,9 +69,9 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 	return err
 }
 
-// hasSlots reports whether the request has taken a slot.
-func (state *State) hasSlots() bool {
-	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Outcome.Slots.Taken })
+// hasSlotsOrHolds reports whether the request has taken a slot, or its response can begin a hold.
+func (state *State) hasSlotsOrHolds() bool {
+	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Outcome.Slots.Taken || e.Zone.Hold != nil })
 }
 
 // responseWriter writes the response to a request that passed. Just before the header is sent,

@@ -259,7 +259,7 @@ func (p *simulationProgram) serveOne(t *testing.T, s *slotTest, r *simulatedRequ
 			e := &state.Entries[i]
 			z := slices.IndexFunc(p.zones, func(z simulatedZone) bool { return z.Name == e.Zone.Name })
 			if span := r.holds[z]; span > 0 && !served.denied {
-				errtest.Report(t, s.handler.Store.Change(t.Context(), e.holdFor(span)))
+				errtest.Report(t, s.handler.Store.Change(t.Context(), e.Hold(span)))
 			}
 			if trueCost := r.trueCosts[z]; e.Settles() && served.denied {
 				e.TrueCost, e.Settled = 0, p.zones[z].RefundsDenied

@@ -273,7 +273,7 @@ func AtLeast(least time.Duration) func(caddy.Duration) error {
 		if time.Duration(d) < least {
 			return Must("must be at least %v, not %v", least, time.Duration(d))
 		}
-		return nil
+		return WholeMicros(d)
 	}
 }
 

@@ -291,8 +291,7 @@ func (d *Decider) hold(o *openRequest, i int) {
 	h := &o.decided.Handlers[i]
 	for j := range h.Requests {
 		if r, span := &h.Requests[j], h.Zones[j].Hold; span > 0 && !o.decided.Denied {
-			change := store.Change{Zone: r.Zone, Key: r.Key, Ban: []*store.Ban{r.Ban}, BanFor: span, Holds: true}
-			_ = d.store.ChangeAt(context.Background(), d.now, change) // never fails
+			_ = d.store.ChangeAt(context.Background(), d.now, r.Hold(span)) // never fails
 		}
 	}
 }

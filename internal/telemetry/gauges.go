@@ -96,7 +96,7 @@ func (s Sources) collectors() []prometheus.Collector {
 			hasSettle, func(n *zoneNumbers) *atomic.Int64 { return &n.settledEvents }),
 		ofZones(prometheus.GaugeValue, name("in_flight", "Requests of this instance that hold a slot of concurrency."),
 			func(z *ZoneMetrics) bool { return z.HasSlots }, func(n *zoneNumbers) *atomic.Int64 { return &n.inFlight }),
-		set(name("waiting", "Delayed requests, by what they wait for: limit, slot (of concurrency), or reserved (events)."),
+		set(name("waiting", "Delayed requests, by what they wait for: limit, slot (of concurrency), reserved (events), ban (of a hold)."),
 			s.collectWaiting, "zone", "for"),
 		set(name("redis_queue", "Requests and corrections of charges that wait to be sent to Redis."), s.collectRedisQueue),
 		set(name("redis_connections", "Connections to Redis, by state: idle or in_use."), s.collectRedisConnections, "state"),

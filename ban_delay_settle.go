@@ -173,15 +173,17 @@ func (h *Hold) options() []options.Option {
 
 // parseStatus reads a status, or a class such as 4xx, which becomes 4.
 func parseStatus(text string) (int, error) {
-	if class, is := strings.CutSuffix(text, "xx"); is && len(class) == 1 {
-		text = class
+	class, isClass := strings.CutSuffix(text, "xx")
+	n, err := options.SmallInteger(class)
+	if err == nil && isClass != (n < 10) {
+		return 0, options.Must("takes statuses from 400 to 599, and 4xx and 5xx, not %q", text)
 	}
-	return options.SmallInteger(text)
+	return n, err
 }
 
 func checkHeldStatuses(statuses []int) error {
 	for _, s := range statuses {
-		if s != 4 && s != 5 && (s < 400 || s > 599) {
+		if s != 4 && s != 5 && (s < 400 || s > 599 || s == 499) { // 499: the client has left
 			return options.Must("takes statuses from 400 to 599, and 4xx and 5xx, not %d", s)
 		}
 	}

@@ -168,8 +168,7 @@ func TestAdminReference(t *testing.T) {
 	}
 }
 
-// The grammar in docs/caddyfile.md names every option there is. The comment above
-// UnmarshalCaddyfile has the same grammar.
+// The grammar in docs/caddyfile.md names every option there is.
 func TestGrammar(t *testing.T) {
 	grammar := caddytest.Fences(t, "docs/caddyfile.md", "text")[0]
 	for _, options := range [][]string{zoneOptions(), handlerOptions, redisOptions, tlsOptions, settleOptions, optionsOfLimits()} {
@@ -178,11 +177,5 @@ func TestGrammar(t *testing.T) {
 				t.Errorf("the grammar in docs/caddyfile.md does not show the option %s", option)
 			}
 		}
-	}
-	code := caddytest.ReadFile(t, "caddyfile.go")
-	comment := regexp.MustCompile(`(?m)^`).ReplaceAllString(strings.TrimSuffix(grammar, "\n"), "//\t")
-	comment = strings.ReplaceAll(comment, "//\t\n", "//\n") // as gofmt writes empty lines
-	if !strings.Contains(code, "\n"+comment+"\nfunc (h *Handler) UnmarshalCaddyfile(") {
-		t.Errorf("the comment above UnmarshalCaddyfile is not the grammar of docs/caddyfile.md:\n%s", comment)
 	}
 }

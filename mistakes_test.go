@@ -29,6 +29,8 @@ var mistakes = []struct{ block, lines, want string }{
 	{"zone", "hold 429", `hold takes status, max, default, each with its value, not "429": write for example hold status 429 503 max 10m`},
 	{"zone", "hold max 1m", `hold has no status: write the statuses of the responses, such as hold status 429 503`},
 	{"zone", "hold status 429 200", `status takes statuses from 400 to 599, and 4xx and 5xx, not 200: write for example status 429 503`},
+	{"zone", "hold status 4", `status takes statuses from 400 to 599, and 4xx and 5xx, not "4": write for example status 429 503`},
+	{"zone", "hold status 499", `status takes statuses from 400 to 599, and 4xx and 5xx, not 499: write for example status 429 503`},
 	{"zone", "hold status 429 max 1m default 2m", `default of hold is 2m0s, but no hold lasts longer than its max, 1m0s: write a smaller default, or a larger max`},
 	{"zone", "hold status 429 max 0s", `max must be at least 1µs, not 0s: write for example max 10m`},
 	{"zone", "hold status 429; ban 1h", `ban and hold don't go together, because a key has one ban in a zone: write them in two zones`},

@@ -81,7 +81,9 @@ func (c Cause) String() string {
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded", and then ban clients. So a hold, for
 // which no client is to blame, has other messages.
 func (d *Denial) message() string {
-	switch isHold := d.Reason == store.DeniedByHold; {
+	switch isHold := d.isHold(); {
+	case d.Ban && isHold && d.Shadow:
+		return "hold would begin"
 	case d.Ban && isHold:
 		return "hold began"
 	case isHold && d.Shadow:
@@ -98,6 +100,9 @@ func (d *Denial) message() string {
 		return "rate limit exceeded"
 	}
 }
+
+// isHold reports whether a response began the ban, or the ban that denies the request.
+func (d *Denial) isHold() bool { return d.Reason == store.DeniedByHold }
 
 // cloneTexts copies the texts that come from the request, so that the denial doesn't keep the
 // memory of the request. Texts that are the same as in previous are shared with previous.

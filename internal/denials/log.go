@@ -31,11 +31,12 @@ const idTicks = 60
 
 // logKey identifies the denials that are reported together. The flags are as in [Denial].
 type logKey struct {
-	zone                  string
-	key                   keyhash.Hash
-	percent               int64
-	limit                 *algorithms.Limit // of which percent are used; otherwise nil
-	shadow, ban, overflow bool
+	zone              string
+	key               keyhash.Hash
+	percent           int64
+	limit             *algorithms.Limit // of which percent are used; otherwise nil
+	shadow, ban, hold bool
+	overflow          bool
 }
 
 // NewLog returns a log that also emits an event for each line.
@@ -60,7 +61,7 @@ func (l *Log) Record(d Denial) (id string) {
 // add adds a denial to the recent ones. It reports whether the denial must be reported now. The key of d becomes
 // the key as it is logged.
 func (l *Log) add(d *Denial) (reportNow bool) {
-	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), percent: d.Percent, shadow: d.Shadow, ban: d.Ban}
+	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), percent: d.Percent, shadow: d.Shadow, ban: d.Ban, hold: d.isHold()}
 	isShare := d.Percent > 0
 	if isShare {
 		group.limit = d.Limit
@@ -69,7 +70,7 @@ func (l *Log) add(d *Denial) (reportNow bool) {
 	defer l.mu.Unlock()
 	known := l.recent[group]
 	if !l.closed && known == nil && l.keys[isShare] >= maxLogKeys {
-		group = logKey{zone: d.Zone, percent: d.Percent, shadow: d.Shadow, ban: d.Ban, overflow: true}
+		group = logKey{zone: d.Zone, percent: d.Percent, shadow: d.Shadow, ban: d.Ban, hold: d.isHold(), overflow: true}
 		known, d.overflow = l.recent[group], true
 	}
 	switch {

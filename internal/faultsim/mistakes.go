@@ -142,8 +142,8 @@ var mistakes = []mistake{
 	},
 	{
 		"the local budgets decide while Redis is well", "store/failover.go",
-		"	case err == nil && f.admitSlots(requests):\n		return allowed, nil\n",
-		"	case err == nil && allowed && f.admitSlots(requests):\n		return allowed, nil\n",
+		"	case err == nil && f.admitSlots(requests):\n",
+		"	case err == nil && allowed && f.admitSlots(requests):\n",
 	},
 	{
 		"slots of Redis are given back to Redis alone", "store/failover.go",
@@ -230,7 +230,7 @@ var mistakes = []mistake{
 	// Operators.
 	{
 		"a ban by an operator ends at once", "algorithms/change.lua",
-		"  ban_begin(ban, 1, now, tonumber(ARGV[3]))\n", "  ban_begin(ban, 1, now, 1)\n",
+		"  ban_begin(ban, 1, now, tonumber(ARGV[3]), kind == 'hold')\n", "  ban_begin(ban, 1, now, 1)\n",
 	},
 	{
 		"a ban is not lifted", "internal/admin/admin.go",

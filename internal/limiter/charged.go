@@ -47,10 +47,7 @@ func (state *State) logCharges(r *http.Request) {
 	if !logs {
 		return
 	}
-	outermost := state
-	for outermost.outer != nil {
-		outermost = outermost.outer
-	}
+	outermost := state.outermost()
 	for i := range state.Entries {
 		if z := state.Entries[i].Zone; z.Settle != nil {
 			if charged, ok := outermost.chargedIn(z.Name); ok {
@@ -58,4 +55,12 @@ func (state *State) logCharges(r *http.Request) {
 			}
 		}
 	}
+}
+
+// outermost returns the state of the outermost limiter that evaluates the request.
+func (state *State) outermost() *State {
+	for state.outer != nil {
+		state = state.outer
+	}
+	return state
 }

@@ -3,12 +3,15 @@ package limiter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
@@ -42,12 +45,15 @@ func (p *HoldPolicy) SpanOf(status int, header http.Header, at time.Time) (span 
 }
 
 // ban bans the request's keys as the header of the response says, before the client has it. So the client's next request is
-// denied. If the store fails, the response is passed on all the same.
+// denied. A denial by another limiter is no response of the upstream. If the store fails, the response is passed on all the same.
 func (state *State) ban(r *http.Request, status int, header http.Header) {
+	if !state.outermost().innermost.passed {
+		return
+	}
 	for i := range state.Entries {
 		e := &state.Entries[i]
 		if span := e.Zone.Hold.SpanOf(status, header, time.Now()); span > 0 {
-			if err := state.Limiter.Store.Change(context.WithoutCancel(r.Context()), e.Hold(span)); err != nil {
+			if err := state.Limiter.hold(r.Context(), e.Hold(span)); err != nil {
 				state.Limiter.ReportStoreFailure(err)
 			}
 			if !e.Shadow {
@@ -56,4 +62,23 @@ func (state *State) ban(r *http.Request, status int, header http.Header) {
 			state.logDenial(r, e, denials.Denial{Shadow: e.Shadow, Ban: true, Cause: denials.Cause{Reason: store.DeniedByHold}, Wait: span})
 		}
 	}
+}
+
+// Many responses can begin holds at once. If these are of one key and end in the same second, they are one change of the store.
+// Few changes are made at a time, because each needs its own connection to Redis.
+var (
+	sameHolds singleflight.Group
+	holdsRoom = semaphore.NewWeighted(8)
+)
+
+// hold makes a change that bans a key.
+func (l *Limiter) hold(ctx context.Context, c store.Change) error {
+	ends := time.Now().Add(time.Duration(c.BanFor) * time.Microsecond).Unix()
+	_, err, _ := sameHolds.Do(fmt.Sprintf("%p %q %q %d", l, c.Zone, c.Key, ends), func() (any, error) {
+		ctx := context.WithoutCancel(ctx)
+		_ = holdsRoom.Acquire(ctx, 1) // never fails
+		defer holdsRoom.Release(1)
+		return nil, l.Store.Change(ctx, c)
+	})
+	return err
 }

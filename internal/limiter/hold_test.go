@@ -78,7 +78,10 @@ func TestHold(t *testing.T) {
 		{"default and max", hold, []step{
 			{0, "a", "/503", "503 0s"}, {0, "a", "/200", "429 5 hold"}, {5 * time.Second, "a", "/429/3600", "429 0s"}, {0, "a", "/200", "429 60 hold"},
 		}},
-		{"an error counts", hold, []step{{0, "a", "/error/502", "502 0s"}, {0, "a", "/200", "429 5 hold"}}},
+		{"an error of Caddy does not", hold, []step{{0, "a", "/error/502", "502 0s"}, {0, "a", "/200", "200 0s"}}},
+		{"a denial by another limiter does not", hold, []step{
+			{0, "a", "/denied", "200 0s"}, {0, "a", "/denied", "429 0s"}, {0, "a", "/200", "200 0s"},
+		}},
 		{"a panic does not", hold, []step{{0, "a", "/panic", "panic"}, {0, "a", "/200", "200 0s"}}},
 		{"in shadow mode", hold + `,"shadow":true`, []step{{0, "a", "/429/30", "429 0s"}, {0, "a", "/200", "200 0s"}}},
 		{"unlimited", hold + "," + limit + `,"override":{"a":{"unlimited":true}}`, []step{{0, "a", "/429/30", "429 0s"}, {0, "a", "/200", "429 30 hold"}}},
@@ -102,7 +105,8 @@ func TestHold(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h, _ := serveNested(t, `"z":{"key":"{http.request.header.Key}",`+test.zones+`}`, "", nil)
+				h, _ := serveNested(t, `"z":{"key":"{http.request.header.Key}",`+test.zones+`}`,
+					`"inner":{"match":[{"path":["/denied"]}],"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`, nil)
 				upstream := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 					status, after, takes, path := 0, "", "0s", strings.ReplaceAll(r.URL.Path, "/", " ")
 					switch {
@@ -112,7 +116,7 @@ func TestHold(t *testing.T) {
 						_, _ = fmt.Sscan(strings.TrimPrefix(path, " error"), &status)
 						return caddyhttp.HandlerError{StatusCode: status}
 					}
-					_, _ = fmt.Sscan(path, &status, &after, &takes)
+					_, _ = fmt.Sscan(strings.Replace(path, "denied", "200", 1), &status, &after, &takes)
 					d, _ := time.ParseDuration(takes)
 					time.Sleep(d) // virtual time
 					w.Header().Set("Retry-After", after)
@@ -128,7 +132,8 @@ func TestHold(t *testing.T) {
 							answer = "panic"
 						}
 					}()
-					err := h.outer.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), upstream)
+					err := h.outer.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil),
+						caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error { return h.inner.ServeHTTP(w, r, upstream) }))
 					if e, is := errors.AsType[caddyhttp.HandlerError](err); is {
 						w.Code = e.StatusCode
 					}

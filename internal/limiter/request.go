@@ -32,6 +32,7 @@ type State struct {
 	Wait      lines.Request // the same entries, while the limiter decides
 	Decided   bool          // the store has decided
 	Allowed   bool          // by all zones
+	passed    bool          // to the next handler
 	corrected bool          // the corrections are sent
 
 	// Several limiters can evaluate a request. The replacer of the request knows the state of

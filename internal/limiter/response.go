@@ -24,6 +24,7 @@ import (
 
 // passUndecided passes a request that no zone has decided to the next handler.
 func (state *State) passUndecided(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	state.passed = true
 	if state.Body.Held() {
 		w = state.newResponseWriter(w, r)
 	}
@@ -41,6 +42,7 @@ func (state *State) newResponseWriter(w http.ResponseWriter, r *http.Request) *r
 // passOn passes a request to the next handler. When the header of the response is about to be
 // sent, it adds the families of header fields, and reads the true cost.
 func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
+	state.passed = true
 	families, settling := state.Limiter.HeaderForms.families, state.NewSettlement(r.Context(), repl)
 	if !state.HasEnforcedZone() {
 		families = nil
@@ -61,9 +63,6 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 		err = next.ServeHTTP(rw, r)
 	}
 	if !rw.headerSent { // an outer handler will write the response, past rw
-		if r.Context().Err() == nil { // else the error may be that the client has left
-			state.ban(r, statusAfter(err), w.Header())
-		}
 		state.setFamilies(w.Header(), families)
 	}
 	return err
@@ -109,7 +108,9 @@ func (w *responseWriter) beforeHeader(status int) {
 	}
 	w.headerSent = true
 	w.state.Body.ReleaseUnread()
-	w.state.ban(w.request, status, w.Header())
+	if w.state.Decided {
+		w.state.ban(w.request, status, w.Header())
+	}
 	if w.settlement != nil {
 		w.settlement.ReadHeader(status, w.Header())
 	}

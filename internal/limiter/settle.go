@@ -185,23 +185,15 @@ func (s *Settlement) readEnd() {
 // panicked, returned is false; otherwise err is its error.
 func (s *Settlement) finish(header http.Header, returned bool, err error) {
 	if s.status == 0 { // an outer handler will write the response, usually with this status
-		status := statusAfter(err)
-		if !returned {
+		status := http.StatusOK
+		if !returned || err != nil {
 			status = http.StatusInternalServerError
+		}
+		if known, is := errors.AsType[caddyhttp.HandlerError](err); is && known.StatusCode != 0 {
+			status = known.StatusCode
 		}
 		s.unknown = errors.Is(s.client.Err(), context.Canceled)
 		s.ReadHeader(status, header)
 	}
 	s.readEnd()
-}
-
-// statusAfter returns the status that an outer handler usually writes after a handler has returned without a response.
-func statusAfter(err error) int {
-	switch known, is := errors.AsType[caddyhttp.HandlerError](err); {
-	case err == nil:
-		return http.StatusOK
-	case is && known.StatusCode != 0:
-		return known.StatusCode
-	}
-	return http.StatusInternalServerError
 }

@@ -192,6 +192,9 @@ func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 		if wait = r.banEnds - now; wait > 0 {
 			return Wait, wait
 		}
+		for i := range r.Requests { // it stands in no line any more
+			r.Requests[i].Line, r.Requests[i].WaitsForReserved = store.SlotLine{}, false
+		}
 		return Ask, 0
 	}
 	s.mu.Lock()

@@ -47,12 +47,9 @@ func (p *HoldPolicy) SpanOf(status int, header http.Header, at time.Time) (span 
 // ban bans the request's keys as the header of the response says, before the client has it. So the client's next request is
 // denied. A denial by another limiter is no response of the upstream. If the store fails, the response is passed on all the same.
 func (state *State) ban(r *http.Request, status int, header http.Header) {
-	if !state.outermost().innermost.passed {
-		return
-	}
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		if span := e.Zone.Hold.SpanOf(status, header, time.Now()); span > 0 {
+		if span := e.Zone.Hold.SpanOf(status, header, time.Now()); span > 0 && state.outermost().innermost.passed {
 			if err := state.Limiter.hold(r.Context(), e.Hold(span)); err != nil {
 				state.Limiter.ReportStoreFailure(err)
 			}

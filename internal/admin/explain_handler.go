@@ -156,11 +156,8 @@ func (e *handlerExplanation) concludeDecision() {
 	}
 	if !state.Allowed {
 		denying, wait := state.LongestDenial()
-		reason, limit := denying.DenialReason()
-		if denying.IsBanned() && reason != store.DeniedByHold {
-			reason = store.DeniedByBan
-		}
-		e.conclude(verdictDenied, decisionView(denying, reason, limit, secondsUntil(wait)))
+		_, limit := denying.DenialReason()
+		e.conclude(verdictDenied, decisionView(denying, denying.ClientReason(), limit, secondsUntil(wait)))
 		return
 	}
 	if delay := state.RequiredDelay(); delay > 0 {

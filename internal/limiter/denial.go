@@ -24,7 +24,7 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 	state.denialID = state.logDenial(r, e, denials.Denial{Cause: e.denialCause(), Wait: wait})
 	reason, _ := e.DenialReason()
 	state.trace.SetDenial(e.Zone.Name, reason)
-	clientReason := e.clientReason()
+	clientReason := e.ClientReason()
 	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[clientReason], state.retryAfter) {
 		return nil
 	}
@@ -37,9 +37,9 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 	}))
 }
 
-// clientReason returns the reason of a denial as clients see it. A denial that begins a ban counts as
+// ClientReason returns the reason of a denial as clients see it. A denial that begins a ban counts as
 // one by the ban, because its retry after is that of the ban.
-func (e *Entry) clientReason() string {
+func (e *Entry) ClientReason() string {
 	reason, _ := e.DenialReason()
 	if e.IsBanned() && reason != store.DeniedByHold {
 		return store.DeniedByBan

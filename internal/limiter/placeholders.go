@@ -112,7 +112,7 @@ func (state *State) exceededField(field string) (value any, ok bool) {
 	case "retry_after":
 		return httpfields.FormatRetryAfter(denied.retryAfter), true
 	case "reason":
-		return e.clientReason(), true
+		return e.ClientReason(), true
 	case "id":
 		return denied.denialID, true
 	}

@@ -49,6 +49,9 @@ func (p *HoldPolicy) SpanOf(status int, header http.Header, at time.Time) (span 
 func (state *State) ban(r *http.Request, status int, header http.Header) {
 	for i := range state.Entries {
 		e := &state.Entries[i]
+		if e.Zone.Hold == nil { // the usual zone needs no clock
+			continue
+		}
 		if span := e.Zone.Hold.SpanOf(status, header, time.Now()); span > 0 && state.outermost().innermost.passed {
 			if err := state.Limiter.hold(r.Context(), e.Hold(span)); err != nil {
 				state.Limiter.ReportStoreFailure(err)

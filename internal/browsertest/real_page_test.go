@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -14,13 +15,13 @@ import (
 //
 // Simulated: TestSmoke.
 func TestRealChanges(t *testing.T) {
-	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
-	p := open(t, serve(t, c.admin), desktop)
+	c := caddytest.Start(t, caddytest.Site(strictZone))
+	p := open(t, serve(t, c.Admin), desktop)
 	use := func(key string, want ...int) {
 		t.Helper()
 		var got []int
 		for range want {
-			got = append(got, c.get(t, "/", "X-Api-Key", key))
+			got = append(got, c.Get(t, "/", "X-Api-Key", key).StatusCode)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: statuses %v, want %v", key, got, want)
@@ -94,18 +95,18 @@ func TestRealChanges(t *testing.T) {
 //
 // Simulated: TestSmoke, TestRelayed.
 func TestRealSeveralInstances(t *testing.T) {
-	a := startCaddy(t, fmt.Sprintf(strictSite, ""))
-	b := startCaddy(t, strings.Replace(fmt.Sprintf(strictSite, ""), "token_bucket 2 1h", "token_bucket 4 1h", 1))
-	p := open(t, serve(t, a.admin, b.admin), desktop)
-	for _, c := range []*caddyProcess{a, b} {
+	a := caddytest.Start(t, caddytest.Site(strictZone))
+	b := caddytest.StartProcess(t, caddytest.Site(strings.Replace(strictZone, "token_bucket 2 1h", "token_bucket 4 1h", 1)))
+	p := open(t, serve(t, a.Admin, b.Admin), desktop)
+	for _, c := range []*caddytest.Caddy{a, b} {
 		for range 10 {
-			c.get(t, "/", "X-Api-Key", "alice")
+			c.Get(t, "/", "X-Api-Key", "alice")
 		}
 	}
 	// 8 and 6 denials
 	p.wait("[...document.querySelectorAll('#top-rows tr')].some((row) => row.textContent.includes('alice') && row.children[1].textContent === '14')")
 	places := p.text(p.row("top", "alice") + " .places")
-	if !strings.Contains(places, a.admin+": 8") || !strings.Contains(places, b.admin+": 6") {
+	if !strings.Contains(places, a.Admin+": 8") || !strings.Contains(places, b.Admin+": 6") {
 		t.Errorf("the denials are of %q", places)
 	}
 	p.wait("document.querySelector('[data-zone=api] .badges').textContent.includes('settings differ')")
@@ -115,63 +116,57 @@ func TestRealSeveralInstances(t *testing.T) {
 	p.click(p.row("top", "alice") + " .actions button:last-child")
 	p.wait("document.getElementById('change-where').options.length === 3")
 	evaluate[bool](p, `(() => { const s = document.getElementById('change-where');
-		s.value = [...s.options].find((o) => o.textContent === %q).value; s.dispatchEvent(new Event('change', {bubbles: true})); return true })()`, b.admin+" (memory)")
+		s.value = [...s.options].find((o) => o.textContent === %q).value; s.dispatchEvent(new Event('change', {bubbles: true})); return true })()`, b.Admin+" (memory)")
 	p.confirm()
-	if at, bt := a.get(t, "/", "X-Api-Key", "alice"), b.get(t, "/", "X-Api-Key", "alice"); at != 429 || bt != 200 {
+	if at, bt := a.Get(t, "/", "X-Api-Key", "alice").StatusCode, b.Get(t, "/", "X-Api-Key", "alice").StatusCode; at != 429 || bt != 200 {
 		t.Errorf("after the reset in one instance: %d and %d, want 429 and 200", at, bt)
 	}
 	p.click(p.row("top", "alice") + " .actions button:last-child")
 	p.confirm()
-	if at, bt := a.get(t, "/", "X-Api-Key", "alice"), b.get(t, "/", "X-Api-Key", "alice"); at != 200 || bt != 200 {
+	if at, bt := a.Get(t, "/", "X-Api-Key", "alice").StatusCode, b.Get(t, "/", "X-Api-Key", "alice").StatusCode; at != 200 || bt != 200 {
 		t.Errorf("after the reset everywhere: %d and %d, want 200 and 200", at, bt)
 	}
 
-	b.kill()
+	b.Stop()
 	p.wait("document.getElementById('pulse').textContent.startsWith('1 of 2 instances')")
 	p.wait("document.querySelectorAll('.instance')[1].textContent.includes('not reachable for')")
 	p.wait("document.getElementById('by-instance-rows').textContent.includes('not reachable')")
 	for range 3 {
-		a.get(t, "/", "X-Api-Key", "bob")
+		a.Get(t, "/", "X-Api-Key", "bob")
 	}
 	p.row("top", "bob")
 }
 
 // drySite has a zone that would deny the third request of a key, a zone that denies it, and no Redis.
-const drySite = `
-{$SITE}
-rate_limit {
-	zone orders {
-		key {header.X-Api-Key}
-		plan {header.X-Plan} {
-			gold unlimited
-			default {
-				token_bucket 2 1h
-			}
+var drySite = caddytest.Site(`zone orders {
+	key {header.X-Api-Key}
+	plan {header.X-Plan} {
+		gold unlimited
+		default {
+			token_bucket 2 1h
 		}
-		shadow
 	}
-	zone login {
-		match path /login
-		key {header.X-Api-Key}
-		token_bucket 2 1h
-	}
-	redis 127.0.0.1:1
+	shadow
 }
-respond ok
-`
+zone login {
+	match path /login
+	key {header.X-Api-Key}
+	token_bucket 2 1h
+}
+redis 127.0.0.1:1`)
 
 // The page shows what shadow mode would deny apart from what is denied, with evidence. Without Redis it says what happens.
 //
 // Simulated: TestSmoke, TestAdminTop, TestExplanationView.
 func TestRealDryRuns(t *testing.T) {
-	a, b := startCaddy(t, drySite), startCaddy(t, drySite)
-	p := open(t, serve(t, a.admin, b.admin), desktop)
+	a, b := caddytest.Start(t, drySite), caddytest.Start(t, drySite)
+	p := open(t, serve(t, a.Admin, b.Admin), desktop)
 	p.wait("instances.every((i) => i.rates.size === 2)")
 	for range 10 {
-		b.get(t, "/login", "X-Api-Key", "alice")
+		b.Get(t, "/login", "X-Api-Key", "alice")
 	}
 	redistest.WaitFor(t, "the zone that would deny much", func() bool { // in a minute
-		a.get(t, "/", "X-Api-Key", "alice")
+		a.Get(t, "/", "X-Api-Key", "alice")
 		return strings.Contains(p.text("#now-list"), "of its requests (shadow mode).")
 	})
 	p.wait("document.querySelector('[data-zone=orders] .would:last-child dd').textContent.endsWith(' %%')")
@@ -184,7 +179,7 @@ func TestRealDryRuns(t *testing.T) {
 	p.click("#all-denied-rows tr .key-button")
 	p.wait("document.querySelector('#key-content .recently').textContent.startsWith('Recently: denied 8 times since ')")
 	p.click("#key-dialog .close")
-	p.fill("#explain-url", "http://"+b.site+"/login")
+	p.fill("#explain-url", "http://"+b.Site+"/login")
 	evaluate[bool](p, `($('explain-where').value = 1, $('explain-headers').value = 'X-Api-Key: alice', true)`)
 	p.click("#explain-send")
 	p.wait("/^Recently, key alice of zone login: denied 8 times .*would have been denied .*Now: Denied/.test($('explanation').textContent)")

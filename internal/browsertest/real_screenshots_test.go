@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"image"
 	"image/color"
@@ -21,59 +20,52 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-var update = flag.Bool("update", false, "take the pictures of docs/status-page.md again, which takes about a minute")
-
 const pictures = "../../docs/status-page/"
 
-// shopSite is the site in the pictures.
-const shopSite = `
-{$SITE}
-rate_limit {
-	zone api {
-		key {header.X-Api-Key}
-		token_bucket 20 1s 40
-		fixed_window 50000 1d
-		plan {header.X-Plan} {
-			gold {
-				token_bucket 200 1s
-			}
+// shopZones are the zones in the pictures.
+const shopZones = `zone api {
+	key {header.X-Api-Key}
+	token_bucket 20 1s 40
+	fixed_window 50000 1d
+	plan {header.X-Plan} {
+		gold {
+			token_bucket 200 1s
 		}
-		runtime_overrides
-		override partner-shop unlimited
 	}
-	zone login {
-		match path /login
-		key {header.X-Client}
-		gcra 30 1m 10
-		ban 15m after 40
-	}
-	zone search {
-		match path /search
-		key {header.X-Client}
-		sliding_window 600 1m
-		concurrency 20
-	}
-	redis %s
+	runtime_overrides
+	override partner-shop unlimited
 }
-respond "ok"
-`
+zone login {
+	match path /login
+	key {header.X-Client}
+	gcra 30 1m 10
+	ban 15m after 40
+}
+zone search {
+	match path /search
+	key {header.X-Client}
+	sliding_window 600 1m
+	concurrency 20
+}
+redis `
 
 // The pictures of the page show a real run. TestScreenshotsAreSmall looks at them.
 //
 // Simulated: TestScreenshotsAreSmall.
 func TestRealScreenshots(t *testing.T) {
 	names := []string{"light.png", "dark.png", "phone.png"}
-	if !*update {
+	if !*caddytest.Update {
 		t.Skip("-update takes the pictures")
 	}
 	redis := redistest.Start(t)
-	site := fmt.Sprintf(shopSite, redis.Addr)
-	a, b := startCaddy(t, site), startCaddy(t, site)
-	address := serve(t, a.admin, b.admin)
+	site := caddytest.Site(shopZones + redis.Addr)
+	a, b := caddytest.Start(t, site), caddytest.Start(t, site)
+	address := serve(t, a.Admin, b.Admin)
 	views := []view{{width: 1280, height: 1000}, {width: 1280, height: 1000, dark: true}, {width: 390, height: 844, phone: true}}
 	heights := []int{1352, 2640, 1980}
 	var pages []*page
@@ -98,7 +90,7 @@ func TestRealScreenshots(t *testing.T) {
 		if i == 1 {
 			p.click("[data-zone=login] .zone-name")
 			p.row("bans", "198.51.100.23")
-			p.fill("#explain-url", "http://"+a.site+"/login")
+			p.fill("#explain-url", "http://"+a.Site+"/login")
 			evaluate[bool](p, `(document.getElementById('explain-headers').value = 'X-Client: 203.0.113.9\nX-Api-Key: customer-3', true)`)
 			p.click("#explain-send")
 			p.wait("document.querySelector('.verdict')")
@@ -119,7 +111,7 @@ func relay(t *testing.T, page, method, path, body string) (int, string) {
 	errtest.None(t, err)
 	r.Header.Set("Status-Page-Token", token)
 	r.Header.Set("Origin", origin)
-	response, err := client.Do(r)
+	response, err := http.DefaultClient.Do(r)
 	errtest.None(t, err)
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
@@ -129,7 +121,7 @@ func relay(t *testing.T, page, method, path, body string) (int, string) {
 
 // shop sends the traffic of a shop until the test ends: customers who come and go, and somebody who
 // tries passwords.
-func shop(t *testing.T, c *caddyProcess, begin time.Time, share float64) {
+func shop(t *testing.T, c *caddytest.Caddy, begin time.Time, share float64) {
 	t.Helper()
 	end := make(chan struct{})
 	ended := make(chan struct{})
@@ -143,7 +135,7 @@ func shop(t *testing.T, c *caddyProcess, begin time.Time, share float64) {
 			name := path + fmt.Sprint(fields)
 			due[name] += rate * share / 10
 			for ; due[name] >= 1; due[name]-- {
-				c.get(t, path, fields...)
+				c.Get(t, path, fields...)
 			}
 		}
 		for {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
@@ -51,7 +51,7 @@ respond "ok"
 // Simulated: TestScreenshotsAreSmall.
 func TestRealSimulateScreenshots(t *testing.T) {
 	names := []string{"light.png", "dark.png", "phone.png"}
-	if !*update {
+	if !*caddytest.Update {
 		t.Skip("-update takes the pictures")
 	}
 	report := simulateShop(t)
@@ -71,13 +71,8 @@ func simulateShop(t *testing.T) []byte {
 	dir := t.TempDir()
 	errtest.None(t, os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(simulatedSite), 0o600))
 	writeShopLog(t, filepath.Join(dir, "access.log"))
-	command := exec.Command(os.Args[0], "rate-limit", "simulate", "--config", "Caddyfile", "--propose", "0.1%", "--format", "html", "access.log")
-	command.Dir = dir
-	command.Env = append(os.Environ(), beCaddy+"=1", "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-	command.Stderr = os.Stderr
-	content, err := command.Output()
-	errtest.None(t, err)
-	return content
+	c := &caddytest.Caddy{File: filepath.Join(dir, "Caddyfile"), Env: []string{"XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}}
+	return []byte(c.RateLimit(t, "simulate", "--propose", "0.1%", "--format", "html", "access.log").Succeeds(t).Out)
 }
 
 // logged is a request of the generated log.

@@ -2,45 +2,38 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
 )
 
-// strictSite has a zone that denies the third request of a key.
-const strictSite = `
-{$SITE}
-rate_limit {
-	zone api {
-		key {header.X-Api-Key}
-		token_bucket 2 1h
-		runtime_overrides
-		ban 2h after 100000
-	}
-	%s
-}
-respond ok
-`
+// strictZone is a zone that denies the third request of a key.
+const strictZone = `zone api {
+	key {header.X-Api-Key}
+	token_bucket 2 1h
+	runtime_overrides
+	ban 2h after 100000
+}`
 
 // The page shows a zone and its denied keys, explains a request, and its buttons change a key. Keys are text, and without
 // the token there is nothing. A report is drawn. The other tests of this directory look closer, in make real.
 func TestSmoke(t *testing.T) {
 	const hostile, shown = `<img src=x onerror=hacked()>"'` + "\u202e\t<", `<img src=x onerror=hacked()>"'U+202EU+0009<`
-	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
-	address := serve(t, c.admin)
+	c := caddytest.Start(t, caddytest.Site(strictZone))
+	address := serve(t, c.Admin)
 	p := open(t, address, desktop)
 	evaluate[bool](p, "(window.hacked = () => { window.wasHacked = true }, true)")
 	for _, key := range []string{"alice", hostile} {
 		for _, want := range []int{200, 200, 429} {
-			if got := c.get(t, "/", "X-Api-Key", key); got != want {
+			if got := c.Get(t, "/", "X-Api-Key", key).StatusCode; got != want {
 				t.Errorf("%s: status %d, want %d", key, got, want)
 			}
 		}
@@ -60,7 +53,7 @@ func TestSmoke(t *testing.T) {
 		t.Errorf("it is in the charts: %s", got)
 	}
 
-	p.fill("#explain-url", "http://"+c.site+"/")
+	p.fill("#explain-url", "http://"+c.Site+"/")
 	p.click("#explain summary")
 	p.fill("#explain-headers", "X-Api-Key: alice")
 	p.click("#explain-send")
@@ -72,12 +65,12 @@ func TestSmoke(t *testing.T) {
 	row := p.row("top", shown)
 	p.click(row + " .actions button:last-child") // Reset
 	p.confirm()
-	if got := c.get(t, "/", "X-Api-Key", hostile); got != 200 {
+	if got := c.Get(t, "/", "X-Api-Key", hostile).StatusCode; got != 200 {
 		t.Errorf("status %d after the reset, want 200", got)
 	}
 	p.click(row + " .actions button:first-child") // Ban
 	p.confirm()
-	if got := c.get(t, "/", "X-Api-Key", hostile); got != 429 {
+	if got := c.Get(t, "/", "X-Api-Key", hostile).StatusCode; got != 429 {
 		t.Errorf("status %d after the ban, want 429", got)
 	}
 	p.row("bans", shown)
@@ -150,9 +143,9 @@ func TestQuotaPage(t *testing.T) {
 	errtest.None(t, err)
 	_, caddyfile, _ := strings.Cut(string(text), "# A quota that clients can read.\n:8080 ")
 	caddyfile, _, _ = strings.Cut(caddyfile, "```")
-	c := startCaddy(t, "{$SITE} "+caddyfile)
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE} "+caddyfile)
 	for _, left := range []int{1000, 999} {
-		open(t, "http://"+c.site+"/quota", desktop).wait("left.textContent === '%d of 1000 requests are left.'", left)
-		c.get(t, "/api/orders")
+		open(t, "http://"+c.Site+"/quota", desktop).wait("left.textContent === '%d of 1000 requests are left.'", left)
+		c.Get(t, "/api/orders")
 	}
 }

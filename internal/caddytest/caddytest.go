@@ -20,8 +20,9 @@ import (
 
 const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 
-// Main runs the tests of a package in the directory of the module. In a process that a test started, it runs Caddy instead.
-func Main(m *testing.M) {
+// Main runs the tests of a package, such as a [testing.M], in the directory of the module. In a process that a test started,
+// it runs Caddy instead.
+func Main(m interface{ Run() int }) {
 	if os.Getenv(beCaddy) != "" {
 		if !Real {
 			defaults.Timeout, defaults.DialTimeout, defaults.BodyTimeout = Patient, Patient, Patient

@@ -12,6 +12,7 @@ import (
 	"github.com/lucaslorentz/caddy-docker-proxy/v2/caddyfile"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
@@ -119,10 +120,10 @@ func TestDockerProxy(t *testing.T) {
 	// A Caddy with the site limits.
 	config = fromLabels(t, map[string]map[string]string{"app": labels["app"]}, upstreams)
 	config = regexp.MustCompile(`reverse_proxy .*`).ReplaceAllString(config, "respond ok")
-	site := startCaddy(t, strings.Replace(config, "app.example.com", "{$SITE}", 1))
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n"+strings.Replace(config, "app.example.com", "{$SITE}", 1))
 	var got []string
 	for _, path := range []string{"/login", "/login", "/login", "/login", "/login", "/login", "/"} {
-		got = append(got, fmt.Sprint(get(t, "http://"+site+path)))
+		got = append(got, fmt.Sprint(c.Get(t, path).StatusCode))
 	}
 	if want := "200 200 200 200 200 429 200"; strings.Join(got, " ") != want {
 		t.Errorf("statuses %v, want %s", got, want)

@@ -30,7 +30,7 @@ func (c *Caddy) RateLimit(t testing.TB, args ...string) CommandResult {
 	var stdout, stderr bytes.Buffer
 	code, done := RunRateLimit(c.Admin, args, &stdout, &stderr)
 	if !done {
-		return c.rateLimitProcess(t, args)
+		return RunCommand(t, c.Command(append([]string{"rate-limit"}, args...)...))
 	}
 	return CommandResult{fmt.Sprintf("%q", args), stdout.String(), stderr.String(), code}
 }
@@ -82,17 +82,16 @@ func exitCode(err error) int {
 	return 1
 }
 
-// rateLimitProcess is RateLimit in a separate process.
-func (c *Caddy) rateLimitProcess(t testing.TB, args []string) CommandResult {
+// RunCommand runs a command to its end.
+func RunCommand(t testing.TB, process *exec.Cmd) CommandResult {
 	t.Helper()
-	process := c.Command(append([]string{"rate-limit"}, args...)...)
 	var stdout, stderr bytes.Buffer
 	process.Stdout, process.Stderr = &stdout, &stderr
 	err := process.Run()
 	if err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
-	return CommandResult{fmt.Sprintf("%q", args), stdout.String(), stderr.String(), process.ProcessState.ExitCode()}
+	return CommandResult{fmt.Sprintf("%q", process.Args[1:]), stdout.String(), stderr.String(), process.ProcessState.ExitCode()}
 }
 
 // Command returns a command of Caddy, for which c is the default.

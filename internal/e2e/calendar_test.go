@@ -93,7 +93,7 @@ func TestSimulateCalendar(t *testing.T) {
 	}
 	caddytest.WriteFile(t, filepath.Join(dir, "access.log"), log.String(), 0o600)
 	zone := []string{"--zone", "key {client_ip} ; calendar 3 month Europe/Berlin", "access.log"}
-	runCommand(t, simulateIn(dir, zone...)).Succeeds(t, "4 of 10 requests would have been denied (40%).")
-	runCommand(t, simulateIn(dir, append([]string{"--propose", "20%"}, zone...)...)).
+	caddytest.RunCommand(t, simulateIn(dir, zone...)).Succeeds(t, "4 of 10 requests would have been denied (40%).")
+	caddytest.RunCommand(t, simulateIn(dir, append([]string{"--propose", "20%"}, zone...)...)).
 		Succeeds(t, "None for calendar 3 month Europe/Berlin: a calendar limits what was sold, which no log shows.")
 }

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -77,17 +75,6 @@ func simulateIn(dir string, args ...string) *exec.Cmd {
 	return c.Command(append([]string{"rate-limit", "simulate"}, args...)...)
 }
 
-// runCommand runs a command to its end.
-func runCommand(t testing.TB, process *exec.Cmd) caddytest.CommandResult {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	process.Stdout, process.Stderr = &stdout, &stderr
-	if err := process.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
-		t.Fatal(err)
-	}
-	return caddytest.CommandResult{Line: fmt.Sprintf("%q", process.Args[1:]), Out: stdout.String(), Err: stderr.String(), Code: process.ProcessState.ExitCode()}
-}
-
 // simulationDirectory returns a directory with a Caddyfile and a log of 200 requests.
 func simulationDirectory(t testing.TB) string {
 	t.Helper()
@@ -137,11 +124,11 @@ func TestSimulateErrors(t *testing.T) {
 		{"messages.log", 1, "there is no request in messages.log: 1 line is not a request: name an access log"},
 	} {
 		process := simulateIn(dir, strings.Fields(test.args)...)
-		if r := runCommand(t, process).Fails(t, test.code, test.text); r.Out != "" {
+		if r := caddytest.RunCommand(t, process).Fails(t, test.code, test.text); r.Out != "" {
 			t.Errorf("%s: it prints %q", r.Line, r.Out)
 		}
 	}
-	runCommand(t, simulateIn(t.TempDir(), filepath.Join(dir, "access.log"))).Fails(t, 1, "no Caddyfile in this directory: name a configuration with --config")
+	caddytest.RunCommand(t, simulateIn(t.TempDir(), filepath.Join(dir, "access.log"))).Fails(t, 1, "no Caddyfile in this directory: name a configuration with --config")
 }
 
 // Configurations are read as caddy run reads them: by their name or adapter, with imports and the
@@ -156,7 +143,7 @@ func TestSimulateConfigurations(t *testing.T) {
 	adapted := simulateIn(dir)
 	adapted.Args = []string{adapted.Args[0], "adapt"}
 	adapted.Env = append(adapted.Env, "EVENTS=3")
-	caddytest.WriteFile(t, filepath.Join(dir, "caddy.json"), runCommand(t, adapted).Out, 0o600)
+	caddytest.WriteFile(t, filepath.Join(dir, "caddy.json"), caddytest.RunCommand(t, adapted).Out, 0o600)
 	for _, args := range [][]string{
 		{},
 		{"--config", "Caddyfile"},
@@ -166,7 +153,7 @@ func TestSimulateConfigurations(t *testing.T) {
 	} {
 		process := simulateIn(dir, append(args, "--json", "access.log")...)
 		process.Env = append(process.Env, "EVENTS=3")
-		r := decodes[report.Report](t, runCommand(t, process))
+		r := decodes[report.Report](t, caddytest.RunCommand(t, process))
 		if got := r.Configurations[0].Zones[0].Limits; !slices.Equal(got, []string{"fixed_window 3 1h"}) || r.Configurations[0].Denied == 0 {
 			t.Errorf("%q: the limits are %q", args, got)
 		}
@@ -192,7 +179,7 @@ func TestSimulatePatterns(t *testing.T) {
 		{"[b]2.log", []string{"b2.log"}},
 	} {
 		process := simulateIn(dir, append([]string{"--json"}, strings.Fields(test.names)...)...)
-		r := decodes[report.Report](t, runCommand(t, process))
+		r := decodes[report.Report](t, caddytest.RunCommand(t, process))
 		if got := r.Log.Files; !slices.Equal(got, test.want) || r.Log.Lines != int64(200*len(test.want)) {
 			t.Errorf("%s: %d lines of the files %q, want %q", test.names, r.Log.Lines, got, test.want)
 		}
@@ -213,7 +200,7 @@ func TestSimulateCompletion(t *testing.T) {
 	} {
 		process := simulateIn(dir)
 		process.Args = append([]string{process.Args[0], "__complete", "rate-limit", "simulate"}, strings.Split(test.args, " ")...)
-		r := runCommand(t, process)
+		r := caddytest.RunCommand(t, process)
 		if got := strings.Join(strings.Split(strings.TrimSpace(r.Out), "\n"), " "); got != test.want {
 			t.Errorf("%q: %q, want %q", test.args, got, test.want)
 		}
@@ -230,7 +217,7 @@ func TestSimulateBrokenLines(t *testing.T) {
 	}
 	lines[100] = `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}` + "\n"
 	caddytest.WriteFile(t, filepath.Join(dir, "access.log"), strings.Join(lines, ""), 0o600)
-	r := decodes[report.Report](t, runCommand(t, simulateIn(dir, "--json", "access.log"))).Log
+	r := decodes[report.Report](t, caddytest.RunCommand(t, simulateIn(dir, "--json", "access.log"))).Log
 	if r.Lines != 200 || r.Requests != 191 || r.BrokenLines != 8 || r.OtherLines != 1 || len(r.Broken) != 5 {
 		t.Errorf("the log is counted as %+v", r)
 	}

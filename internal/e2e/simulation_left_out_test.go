@@ -95,20 +95,20 @@ func TestSimulateSaysOnlyWhatItKnows(t *testing.T) {
 	}
 	caddytest.WriteFile(t, dir+"/access.log", log.String(), 0o600)
 	const leftOut = "accounts is left out: its key needs the bodies of requests, and a log has none."
-	text := runCommand(t, simulateIn(dir, "--propose", "10%", "access.log"))
+	text := caddytest.RunCommand(t, simulateIn(dir, "--propose", "10%", "access.log"))
 	if !strings.HasPrefix(text.Out, "Zone "+leftOut+"\n\nRecommended for zone addresses: ") || !strings.Contains(text.Out, "Zone addresses would have denied") ||
 		strings.Count(text.Out, "accounts") != 1 {
 		t.Errorf("%s\n%s", text.Out, text.Err)
 	}
-	page := runCommand(t, simulateIn(dir, "--format", "html", "access.log"))
+	page := caddytest.RunCommand(t, simulateIn(dir, "--format", "html", "access.log"))
 	if !strings.Contains(page.Out, leftOut) {
 		t.Errorf("the page does not say what is left out: %s", page.Err)
 	}
-	json := runCommand(t, simulateIn(dir, "--json", "--without-zone", "addresses", "access.log"))
+	json := caddytest.RunCommand(t, simulateIn(dir, "--json", "--without-zone", "addresses", "access.log"))
 	if !strings.Contains(json.Out, `"reason": "--without-zone names it"`) || !strings.Contains(json.Out, `"zones": []`) {
 		t.Errorf("%s\n%s", json.Out, json.Err)
 	}
-	unknown := runCommand(t, simulateIn(dir, "--without-zone", "adresses", "access.log"))
+	unknown := caddytest.RunCommand(t, simulateIn(dir, "--without-zone", "adresses", "access.log"))
 	if unknown.Code != 1 || !strings.Contains(unknown.Err, `there is no zone "adresses" to leave out: the zones are accounts, addresses`) {
 		t.Errorf("%d %s", unknown.Code, unknown.Err)
 	}

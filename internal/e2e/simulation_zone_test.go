@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
@@ -86,7 +87,7 @@ func TestReportOfAZone(t *testing.T) {
 		"html": {"No limit is configured.", "one of which is enough", "<bdi>zone new {</bdi>\n<bdi>    key {client_ip}</bdi>\n<bdi>    ipv6_prefix 64</bdi>\n"},
 	} {
 		process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "--propose", "5%", "--format", format, "access.log")
-		result := runCommand(t, process)
+		result := caddytest.RunCommand(t, process)
 		for _, want := range wants {
 			if !strings.Contains(result.Out, want) {
 				t.Errorf("%s lacks %q: %s\n%s", format, want, result.Out, result.Err)
@@ -99,7 +100,7 @@ func TestReportOfAZone(t *testing.T) {
 		}
 	}
 	process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "access.log")
-	_, zone, _ := strings.Cut(runCommand(t, process).Out, "to be written into rate_limit:\n")
+	_, zone, _ := strings.Cut(caddytest.RunCommand(t, process).Out, "to be written into rate_limit:\n")
 	zone, _, _ = strings.Cut(zone, "\n  It would have denied ")
 	pasted := strings.Replace(logtest.Site, "zone clients {", zone+"\nzone clients {", 1)
 	if zones := loadSimulation(t, pasted).Zones(); len(zones) != 4 || zones[3].Name != "new" || len(zones[3].Sets[0].Limits) != 1 {

@@ -13,27 +13,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
-	"weak"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
-
-// isKept reports whether anything keeps a key, or the text it is part of, after use.
-func isKept(use func(key string)) bool {
-	header := func() weak.Pointer[[12_000]byte] {
-		header := new([12_000]byte)
-		copy(header[:], "user=")
-		use(unsafe.String(&header[5], 7_000))
-		use(unsafe.String(&header[5], 20)) // short ones are parts of something larger, too
-		return weak.Make(header)
-	}()
-	runtime.GC()
-	return header.Value() != nil
-}
 
 // A store keeps nothing of a key of any length, or of the text that contains the key.
 func TestNothingOfAKeyIsKept(t *testing.T) {
@@ -45,7 +30,7 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 	} {
 		for _, q := range storetest.Variants(2, 3_600_000_000) {
 			s := open()
-			kept := isKept(func(key string) {
+			kept := storetest.IsKept(func(key string) {
 				r := []store.ZoneRequest{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
 				for range 3 {
 					errtest.None(t, errtest.Of(s.Take(t.Context(), r)))

@@ -211,40 +211,6 @@ func TestSequentialClientIsHeldToTheRate(t *testing.T) {
 	})
 }
 
-// A gcra of burst b+1 is nginx's limit_req with burst=b and nodelay. A gcra of burst 1 with a delay
-// of up to b spacings is limit_req without nodelay. It accepts as many requests, and they pass one
-// spacing apart.
-func TestAsNginx(t *testing.T) {
-	for seed := range seedtest.Cases(t, uint64(2000)) {
-		r := rand.New(rand.NewPCG(seed, 8))
-		rate, window, burst := 1+r.Int64N(20), 1000+r.Int64N(minute), r.Int64N(20)
-		noDelay := &history{limit: mustLimit(t, Quota{Algorithm: "gcra", Events: rate, Window: window, Burst: burst + 1}), state: new(State)}
-		delay := &history{limit: mustLimit(t, Quota{Algorithm: "gcra", Events: rate, Window: window, Burst: 1}), state: new(State), maxWait: floorDiv(burst*window, rate)}
-		for now := start + r.Int64N(minute); len(delay.charges) < 60; now += r.Int64N(window/rate + 1) {
-			at := len(delay.charges)
-			delay.now, noDelay.now = now, now
-			delay.record(1)
-			noDelay.record(1)
-			if held := len(delay.charges) > at; held && burst*window%rate == 0 && len(noDelay.charges) != len(delay.charges) {
-				t.Fatalf("seed %d: %v takes in %d, %v %d", seed, delay.limit, len(delay.charges), noDelay.limit, len(noDelay.charges))
-			}
-			if at > 0 && len(delay.charges) > at {
-				if gap := delay.charges[at].at - delay.charges[at-1].at; gap < floorDiv(window, rate) {
-					t.Fatalf("seed %d: %v lets requests pass %d µs apart", seed, delay.limit, gap)
-				}
-			}
-		}
-		bound := func(extra int64) func(*Limit, Micros) int64 {
-			return func(_ *Limit, span Micros) int64 { return 1 + extra + (span+1)*rate/window }
-		}
-		noDelay.withinBound(t, bound(burst))
-		delay.withinBound(t, bound(0))
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
-}
-
 // Two nodes with clocks that differ by up to a second get no more, in any span of true
 // time, than is promised for that span and the difference.
 func TestSkewedClocksAddNothing(t *testing.T) {

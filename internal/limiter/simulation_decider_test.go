@@ -10,11 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -49,6 +46,8 @@ func TestDeciderLikeHandler(t *testing.T) {
 
 // simulationProgram is a random program for TestDeciderLikeHandler.
 type simulationProgram struct {
+	simulate.Configuration // of which a Decider asks only what follows below
+
 	zones    []simulatedZone
 	handlers [][]int // the zones of each handler
 	requests []simulatedRequest
@@ -355,8 +354,6 @@ func (o *simulationObserver) Observe(d *simulate.Decided) {
 	o.decided[d.Number] = servedRequest{text: describe.text(d.Delay, d.Denied, passed), denied: d.Denied, delayed: d.Delay > 0}
 }
 
-// The Configuration of the program.
-
 func (p *simulationProgram) Zones() (zones []simulate.Zone) {
 	for i := range p.zones {
 		zones = append(zones, p.zones[i].Zone)
@@ -364,10 +361,4 @@ func (p *simulationProgram) Zones() (zones []simulate.Zone) {
 	return zones
 }
 
-func (*simulationProgram) Visit(*accesslog.Request) (*simulate.Visit, error) { return nil, nil }
-func (*simulationProgram) Notes() []string                                   { return nil }
-
-func (*simulationProgram) LeftOut() []report.LeftOut { return nil }
-
-func (*simulationProgram) ShownKey(_ int, key string) string { return key }
-func (*simulationProgram) MaxKeys() int64                    { return 1_000_000 }
+func (*simulationProgram) MaxKeys() int64 { return 1_000_000 }

@@ -138,15 +138,14 @@ func TestNothingIsLeftAcquired(t *testing.T) {
 
 // An option of a handler replaces the default whole, and one that isn't set is the default.
 func TestInherit(t *testing.T) {
-	yes, no := true, false
 	samples := map[string][2]any{ // the handler's, and the default
 		"Redis":          {&Redis{Address: []string{"own:1"}}, &Redis{Address: []string{"default:1"}, Password: "x"}},
 		"Store":          {"memory", "redis"},
 		"OnStoreError":   {"deny", "local 1/3"},
 		"Headers":        {[]string{"draft"}, []string{"draft_06", "x_ratelimit"}},
-		"ProblemJSON":    {&no, &yes},
+		"ProblemJSON":    {new(false), new(true)},
 		"Jitter":         {0.1, 0.2},
-		"LogKey":         {&no, &yes},
+		"LogKey":         {new(false), new(true)},
 		"DisableMetrics": {true, true},
 		"SweepInterval":  {caddy.Duration(1), caddy.Duration(2)},
 	}

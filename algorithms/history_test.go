@@ -152,8 +152,7 @@ func randomQuota(r *rand.Rand, a *Algorithm) Quota {
 		q.Buckets = 1 + r.Int64N(12)
 	}
 	if a.Takes("initial") && r.IntN(3) == 0 {
-		initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
-		q.Initial = &initial
+		q.Initial = new(r.Int64N(cmp.Or(q.Burst, q.Events) + 1))
 	}
 	if a.Takes("warm_up") && r.IntN(2) == 0 {
 		q.Burst, q.Initial, q.WarmUp = 0, nil, 1+r.Int64N(10*q.Window)

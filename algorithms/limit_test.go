@@ -87,7 +87,6 @@ func TestRefillTime(t *testing.T) {
 }
 
 func TestPart(t *testing.T) {
-	initial := int64(4)
 	tests := []struct {
 		quota    Quota
 		num, den int64
@@ -97,7 +96,7 @@ func TestPart(t *testing.T) {
 		{Quota{Algorithm: "gcra", Events: 2, Window: second}, 1, 3, "gcra 1 1s"},
 		{Quota{Algorithm: "sliding_log", Events: 10, Window: second, MinInterval: 1000}, 1, 2, "sliding_log 5 1s at least 1ms apart"},
 		{Quota{Algorithm: "fixed_window", Events: 10, Window: second, Align: "clock"}, 1, 1, "fixed_window 10 1s aligned to the clock"},
-		{Quota{Algorithm: "token_bucket", Events: 6, Window: second, Initial: &initial}, 1, 3, "token_bucket 2 1s"},
+		{Quota{Algorithm: "token_bucket", Events: 6, Window: second, Initial: new(int64(4))}, 1, 3, "token_bucket 2 1s"},
 		{Quota{Algorithm: "smooth", Events: 6, Window: second, WarmUp: second}, 1, 3, "smooth 2 1s warming up for 1s"},
 		{Quota{Algorithm: "token_bucket", Events: 5000, Window: 30 * 24 * 60 * minute}, 1, 3, "token_bucket 1666 720h"},
 		// Only multiples of what it has in common with the window can be counted.

@@ -49,8 +49,7 @@ func randomLimit(r *rand.Rand) *algorithms.Limit {
 			q.Buckets = pick(r, 1, 2, 10, 1+r.Int64N(200))
 		}
 		if a.Takes("initial") && r.IntN(3) == 0 {
-			initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
-			q.Initial = &initial
+			q.Initial = new(r.Int64N(cmp.Or(q.Burst, q.Events) + 1))
 		}
 		if a.Takes("warm_up") && r.IntN(2) == 0 {
 			q.Burst, q.Initial = 0, nil

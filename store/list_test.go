@@ -77,8 +77,7 @@ func TestMemoryBoundsKeysOfBans(t *testing.T) {
 func TestMemoryListsInOneOrder(t *testing.T) {
 	s := store.NewMemory(1_000_000)
 	for i := range 3000 {
-		override := "o"
-		errtest.None(t, s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(i), Override: &override}))
+		errtest.None(t, s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(i), Override: new("o")}))
 	}
 	list := func(limit int) (keys []string) {
 		l := store.Listing{Zone: "z", Kind: store.Overrides, Limit: limit}

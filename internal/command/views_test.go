@@ -14,8 +14,6 @@ import (
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-func ptr[T any](v T) *T { return &v }
-
 // from returns a body of an instance, or of a zone of an instance, such as a:1/api.
 func from[T any](of string, body T) decoded[T] {
 	address, zone, _ := strings.Cut(of, "/")
@@ -31,7 +29,7 @@ func TestStatusView(t *testing.T) {
 			},
 			{
 				Name: "a zone\x1b[31m", Limits: []string{"gcra 5 1m"}, Plan: &adminapi.Plan{Values: map[string][]string{"free": nil, "pro": nil}}, Shadow: true,
-				Enforce: ptr(25.0), Store: "redis.internal:6379", FailingNodes: 1, OnStoreError: "local 0.5",
+				Enforce: new(25.0), Store: "redis.internal:6379", FailingNodes: 1, OnStoreError: "local 0.5",
 				Requests: map[string]int64{"allowed": 4, "shadow_denied": 3},
 			},
 		}
@@ -81,7 +79,7 @@ func recently(key adminapi.ShownKey, shadow bool, atMost, denied int64, ago time
 
 func TestTopView(t *testing.T) {
 	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
-	cut := recently(adminapi.ShownKey{Key: ptr("a long beginning"), Cut: true}, false, 1, 1, time.Second)
+	cut := recently(adminapi.ShownKey{Key: new("a long beginning"), Cut: true}, false, 1, 1, time.Second)
 	lists := []decoded[[]adminapi.DeniedKey]{
 		from("a:1/api", []adminapi.DeniedKey{
 			recently(shown("customer-7"), false, 812, 812, 5*time.Second),
@@ -121,17 +119,17 @@ func TestListViews(t *testing.T) {
 }
 
 func TestKeyView(t *testing.T) {
-	key := adminapi.ShownKey{Key: ptr("a%20b")}
+	key := adminapi.ShownKey{Key: new("a%20b")}
 	denials := []adminapi.DeniedKey{
 		recently(key, false, 44, 44, 3*time.Second), recently(key, true, 1, 1, time.Minute), recently(key, false, 9, 9, 2*time.Second),
 	}
 	goldentest.Want(t, "testdata/key.txt", keyView(terminal.Style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Denials: denials, Budgets: []adminapi.Budgets{{
 		Limits: []adminapi.Limit{
-			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
-			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
-			{Limit: "gcra 9 1h", Plan: ptr("pro"), Remaining: 9, RetryAfter: ptr(0.0)},
-			{Limit: "gcra 50 1h", Plan: ptr(""), Remaining: 50, RetryAfter: ptr(0.0)}, // the same budget
-			{Limit: "calendar 100000 month", Used: ptr(int64(104242)), RetryAfter: ptr(3600.0), ResetAfter: 3600},
+			{Limit: "gcra 5 1h", RetryAfter: new(720.0), ResetAfter: 3600},
+			{Limit: "gcra 50 1h", Plan: new("pro"), Remaining: 50, RetryAfter: new(0.0)},
+			{Limit: "gcra 9 1h", Plan: new("pro"), Remaining: 9, RetryAfter: new(0.0)},
+			{Limit: "gcra 50 1h", Plan: new(""), Remaining: 50, RetryAfter: new(0.0)}, // the same budget
+			{Limit: "calendar 100000 month", Used: new(int64(104242)), RetryAfter: new(3600.0), ResetAfter: 3600},
 		},
 		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},
 		Ban:         &adminapi.Ban{},
@@ -173,25 +171,25 @@ func TestUnusedKeys(t *testing.T) {
 }
 
 func TestExplanationView(t *testing.T) {
-	key := adminapi.ShownKey{Key: ptr("customer-7")}
+	key := adminapi.ShownKey{Key: new("customer-7")}
 	denied := adminapi.Explanation{
 		Request: adminapi.ExplainedRequest{Method: "GET", URL: "https://example.com/orders", ClientIP: "203.0.113.9", User: "alice b"},
 		Verdict: "denied",
-		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0)},
+		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "token_bucket 3 1h", RetryAfter: new(1198.0)},
 		Handlers: []adminapi.ExplainedHandler{
 			{Server: "srv0", Reached: true, Zones: []adminapi.ExplainedZone{
 				{
-					Zone: "api", Applies: "yes", Key: &key, Cost: 1, Verdict: "denied", Plan: ptr("free"),
+					Zone: "api", Applies: "yes", Key: &key, Cost: 1, Verdict: "denied", Plan: new("free"),
 					Denials: []adminapi.DeniedKey{recently(key, false, 44, 44, 3*time.Second)},
 					Limits: []adminapi.Limit{
-						{Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0), ResetAfter: 3600},
-						{Limit: "fixed_window 10000 24h", Remaining: 9997, RetryAfter: ptr(0.0), ResetAfter: 80000},
+						{Limit: "token_bucket 3 1h", RetryAfter: new(1198.0), ResetAfter: 3600},
+						{Limit: "fixed_window 10000 24h", Remaining: 9997, RetryAfter: new(0.0), ResetAfter: 80000},
 					},
 					Concurrency: &adminapi.Concurrency{Limit: 20, InUse: 3},
 					Ban:         &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
 				},
 				{
-					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: "{http.vars.client_ip}", Verdict: "allowed", Cost: 5,
+					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: new("%1B")}, Alternative: "{http.vars.client_ip}", Verdict: "allowed", Cost: 5,
 					Shadow: true, Store: "local",
 					Override: &adminapi.Override{From: "runtime"}, Limits: []adminapi.Limit{{Limit: "gcra 0 1s"}},
 				},
@@ -199,7 +197,7 @@ func TestExplanationView(t *testing.T) {
 				{Zone: "office", Applies: "exempt"},
 			}},
 			{Server: "srv0", Zones: []adminapi.ExplainedZone{{Zone: "all", Applies: "yes", Verdict: "allowed", Key: &key, Limits: []adminapi.Limit{
-				{Limit: "gcra 5 1s", Remaining: 5, RetryAfter: ptr(0.0)},
+				{Limit: "gcra 5 1s", Remaining: 5, RetryAfter: new(0.0)},
 			}}}},
 		},
 		Notes: []string{"the body\x1b is not known"},
@@ -209,6 +207,6 @@ func TestExplanationView(t *testing.T) {
 
 	goldentest.Want(t, "testdata/explain_delayed.txt", explanationView(terminal.Style{}, now, adminapi.Explanation{
 		Request: adminapi.ExplainedRequest{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
-		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
+		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: new(0.25)},
 	}))
 }

@@ -171,8 +171,7 @@ func drawQuota(r *rand.Rand) algorithms.Quota {
 		q.WarmUp, q.Burst = 1+r.Int64N(20_000_000), 0
 	}
 	if a.Takes("initial") && q.WarmUp == 0 && r.IntN(3) == 0 {
-		initial := r.Int64N(max(q.Burst, q.Events*min(1, 1-min(q.Burst, 1))) + 1)
-		q.Initial = &initial
+		q.Initial = new(r.Int64N(max(q.Burst, q.Events*min(1, 1-min(q.Burst, 1))) + 1))
 	}
 	return q
 }
@@ -329,9 +328,8 @@ func TestProposalsAreDeterministic(t *testing.T) {
 }
 
 func TestProposalsWithoutALine(t *testing.T) {
-	zero := int64(0)
 	bucket := newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1_000_000, Burst: 9})
-	empty := newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1_000_000, Initial: &zero})
+	empty := newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1_000_000, Initial: new(int64(0))})
 	spaced := newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: 1_000_000, MinInterval: 10_000})
 	at := []request{{at: 1000, cost: 1}, {at: 1001, cost: 1}}
 	force := []request{{at: 1000, cost: 1, mode: algorithms.Force}}
@@ -364,7 +362,6 @@ func TestProposalsWithoutALine(t *testing.T) {
 // A budget that is cold or empty at first denies by time alone. Then more events are proposed than anybody
 // asks for.
 func TestProposalsAboveThePeak(t *testing.T) {
-	zero := int64(0)
 	log := []zoneRequest{{key: "k", request: request{at: 1e15, cost: 1}}, {key: "k", request: request{at: 1e15 + 10_000, cost: 1}}}
 	for _, test := range []struct {
 		quota  algorithms.Quota
@@ -375,7 +372,7 @@ func TestProposalsAboveThePeak(t *testing.T) {
 		{algorithms.Quota{Algorithm: "smooth", Events: 1, Window: 1_000_000, WarmUp: 60_000_000}, Target{}, "smooth 301 1s {\n\twarm_up 1m\n}"},
 		// One event comes back in 10 ms.
 		{
-			algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1_000_000, Initial: &zero},
+			algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1_000_000, Initial: new(int64(0))},
 			Target{Requests: true, Share: whole / 2},
 			"token_bucket 100 1s {\n\tinitial 0\n}",
 		},

@@ -38,8 +38,7 @@ func TestText(t *testing.T) {
 	oneKey := reporttest.Shop()
 	zone := &oneKey.Configurations[0].Zones[1]
 	zone.Keys, zone.KeysDenied, zone.ShadowDenied = 1, 1, 12
-	later := oneKey.Log.To.Add(30 * time.Hour)
-	oneKey.Log.To = &later
+	oneKey.Log.To = new(oneKey.Log.To.Add(30 * time.Hour))
 	same := reporttest.Compared()
 	same.Comparison = &report.Comparison{DeniedByBoth: 1}
 	for _, test := range []struct {

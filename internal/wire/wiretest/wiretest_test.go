@@ -19,13 +19,12 @@ var readNames = wire.Names{Prefix: "p"}
 // readLimits has a limit of each algorithm, and those with options.
 func readLimits(t testing.TB) (limits []*algorithms.Limit) {
 	t.Helper()
-	five := int64(5)
 	quotas := []algorithms.Quota{
 		{Algorithm: "sliding_log", MinInterval: 10},
 		{Algorithm: "sliding_log", Buckets: 5},
 		{Algorithm: "smooth", WarmUp: 2_000_000},
-		{Algorithm: "smooth", Initial: &five},
-		{Algorithm: "token_bucket", Initial: &five},
+		{Algorithm: "smooth", Initial: new(int64(5))},
+		{Algorithm: "token_bucket", Initial: new(int64(5))},
 		{Algorithm: "fixed_window", Align: "clock"},
 	}
 	for _, a := range algorithms.All() {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 )
 
@@ -53,8 +54,6 @@ func TestKeysOfAddresses(t *testing.T) {
 		if again, _ := templates[0].Normalize(text); again != text {
 			t.Errorf("%q becomes %q, and that %q", test.value, text, again)
 		}
-		if err := (&admin.Zone{Zone: &limiter.Zone{Keys: templates}}).CheckKey(text, admin.ForRequests); err != nil {
-			t.Errorf("the admin API denies a key that a request has: %v", err)
-		}
+		errtest.Report(t, (&admin.Zone{Zone: &limiter.Zone{Keys: templates}}).CheckKey(text, admin.ForRequests), "the admin API denies", text)
 	}
 }

@@ -84,9 +84,7 @@ func TestSnippets(t *testing.T) {
 		}
 		count[b.Language]++
 		t.Run(fmt.Sprintf("%s:%d", page, b.Line), func(t *testing.T) {
-			if err := check(t); err != nil {
-				t.Errorf("%v in\n%s", err, b.Text)
-			}
+			errtest.Report(t, check(t), b.Text)
 		})
 	}
 	if count["caddyfile"] < 20 || count["json"] < 5 {

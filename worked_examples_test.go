@@ -74,9 +74,8 @@ func (e *workedExample) play(t *testing.T, mode algorithms.Mode) (results []stri
 	limits, err := compileLimits(c.Limits)
 	errtest.None(t, err)
 	if c.Mode != "" {
-		if mode, err = algorithms.ParseMode(c.Mode); err != nil {
-			t.Fatal(err)
-		}
+		mode, err = algorithms.ParseMode(c.Mode)
+		errtest.None(t, err)
 	}
 	request := algorithms.ZoneRequest{Mode: mode}
 	for _, l := range limits {
@@ -92,9 +91,8 @@ func (e *workedExample) play(t *testing.T, mode algorithms.Mode) (results []stri
 	for _, row := range e.rows {
 		at, err := time.ParseDuration(strings.ReplaceAll(row[0], " ", ""))
 		errtest.None(t, err)
-		if request.Cost, err = strconv.ParseInt(row[1], 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		request.Cost, err = strconv.ParseInt(row[1], 10, 64)
+		errtest.None(t, err)
 		requests := []algorithms.ZoneRequest{request}
 		passes := algorithms.Take(requests, start+at.Microseconds())
 		results = append(results, describeDecisions(passes, requests[0].Checks))

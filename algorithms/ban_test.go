@@ -203,9 +203,7 @@ func TestBanManyTimes(t *testing.T) {
 
 func TestBanCheck(t *testing.T) {
 	for _, good := range []Ban{{1, 1, 1, 1}, {1<<31 - 1, maxSpan, maxSpan / 2, maxSpan / 2}} {
-		if err := good.Check(); err != nil {
-			t.Errorf("%+v: %v", good, err)
-		}
+		errtest.Report(t, good.Check(), good)
 	}
 	for _, b := range []Ban{
 		{},

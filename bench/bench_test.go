@@ -144,9 +144,7 @@ func TestEveryRowHasAValue(t *testing.T) {
 	if strings.Contains(text, "with one limit") {
 		t.Error("a setup that failed is compared")
 	}
-	if err := xml.Unmarshal(plot(all), new(struct{})); err != nil {
-		t.Errorf("the plot is no XML: %v", err)
-	}
+	errtest.Report(t, xml.Unmarshal(plot(all), new(struct{})), "the plot")
 }
 
 func TestReplaceKeepsTheRest(t *testing.T) {

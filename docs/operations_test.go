@@ -76,14 +76,12 @@ func allMetrics(t *testing.T) []*dto.MetricFamily {
 	z.CountDecision(telemetry.OutcomeAllowed, 0)
 	telemetry.CountStoreError(store.ErrOpen)
 	registry := prometheus.NewPedanticRegistry()
-	if err := telemetry.Register(registry, telemetry.Sources{
+	errtest.None(t, telemetry.Register(registry, telemetry.Sources{
 		Zones: func() []*telemetry.ZoneMetrics { return []*telemetry.ZoneMetrics{&z} },
 		Redis: func() (sum telemetry.RedisState, ok bool) { return sum, true },
 
 		MemoryKeys: func() float64 { return 0 }, MemoryOverflowed: func() float64 { return 0 },
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	families, err := registry.Gather()
 	errtest.None(t, err)
 	return families

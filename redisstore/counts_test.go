@@ -83,9 +83,7 @@ func TestLargestCounts(t *testing.T) {
 		{"logs", largest, refund("sliding_log")},
 	} {
 		server.Client.FlushDB(ctx)
-		if err := test.send(test.largest); err != nil {
-			t.Errorf("%d %s: %v", test.largest, test.name, err)
-		}
+		errtest.Report(t, test.send(test.largest), test.largest, test.name)
 	}
 	// The time for the reply grows with the square of the number of limits. The script reads 1000 budgets at a time.
 	server.Client.FlushDB(ctx)

@@ -70,9 +70,7 @@ func TestRefusingRedis(t *testing.T) {
 			}
 			closes("a take")
 			do(test.recover)
-			if err := s.Check(ctx); err != nil {
-				t.Errorf("the check still finds %v", err)
-			}
+			errtest.Report(t, s.Check(ctx), "the check still finds")
 			if left, err := take(); left != 8 || err != nil {
 				t.Errorf("afterwards %d remain, %v, want 8: nothing was charged meanwhile", left, err)
 			}

@@ -65,9 +65,7 @@ func TestPermissionToList(t *testing.T) {
 	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret", Timeout: patient, DialTimeout: patient}, redisstore.Hooks{})
 	errtest.None(t, err)
 	defer r.Close()
-	if err := r.Check(t.Context()); err != nil {
-		t.Errorf("lists are permitted separately: %v", err)
-	}
+	errtest.Report(t, r.Check(t.Context()), "lists are permitted separately")
 	for range 10 { // which is no reason not to ask Redis any more
 		_, err = r.List(t.Context(), store.Listing{Zone: "z", Limit: 1})
 	}
@@ -268,9 +266,7 @@ func TestAddressForms(t *testing.T) {
 		{Address: server.Addr, Username: "default", Password: "p@ss/word", DB: 2},
 		{Address: "redis://:wrong@" + server.Addr, Password: "p@ss/word"},
 	} {
-		if _, err := open(t, o).Take(context.Background(), request(t, "k")); err != nil {
-			t.Errorf("%+v: %v", o, err)
-		}
+		errtest.Report(t, errtest.Of(open(t, o).Take(context.Background(), request(t, "k"))), o)
 	}
 }
 

@@ -239,9 +239,7 @@ func TestNextReportsAReplacedFile(t *testing.T) {
 	l := openLog(t, Options{Names: []string{name}}, chunkSize)
 	errtest.None(t, os.Rename(name, name+".1"))
 	errtest.None(t, os.WriteFile(name, []byte(lineAt(5, "")), 0o600))
-	if _, err := l.Next(); err == nil || !strings.Contains(err.Error(), "another file has replaced the log file "+name) {
-		t.Errorf("the error is %v", err)
-	}
+	errtest.Says(t, errtest.Of(l.Next()), "another file has replaced the log file "+name)
 }
 
 // A named pipe, such as the shell's <(ssh host cat log), can't be opened twice.

@@ -59,9 +59,8 @@ func TestQuotedKeysCanBePasted(t *testing.T) {
 		words := strings.Split(strings.TrimSuffix(string(output), "\n"), "\n")
 		got := words[len(words)-1]
 		if len(words) == 2 && words[0] == "--encoded" {
-			if got, err = url.PathUnescape(got); err != nil {
-				t.Error(err)
-			}
+			got, err = url.PathUnescape(got)
+			errtest.Report(t, err)
 		} else if len(words) != 1 {
 			t.Errorf("%q becomes the words %q", key, words)
 		}

@@ -28,9 +28,8 @@ func encode(t testing.TB, coding string, parts ...[]byte) []byte {
 	}
 	if coding == "zstd" {
 		var err error
-		if w, err = zstd.NewWriter(&b, zstd.WithWindowSize(maxWindow), zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
-			t.Fatal(err)
-		}
+		w, err = zstd.NewWriter(&b, zstd.WithWindowSize(maxWindow), zstd.WithEncoderLevel(zstd.SpeedFastest))
+		errtest.None(t, err)
 	} else {
 		w, _ = gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	}

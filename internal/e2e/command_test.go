@@ -19,9 +19,7 @@ import (
 func decodes[T any](t testing.TB, r caddytest.CommandResult) (v T) {
 	t.Helper()
 	r.Succeeds(t)
-	if err := caddy.StrictUnmarshalJSON([]byte(r.Out), &v); err != nil {
-		t.Errorf("%s: it prints\n%s\n%v", r.Line, r.Out, err)
-	}
+	errtest.Report(t, caddy.StrictUnmarshalJSON([]byte(r.Out), &v), r.Line, r.Out)
 	return v
 }
 

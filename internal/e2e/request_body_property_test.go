@@ -140,9 +140,7 @@ func TestBodyIsPassedOnUnchanged(t *testing.T) {
 			r.Trailer = http.Header{"Sum": {"42"}}
 		}
 		answer, err := by.RoundTrip(r)
-		if err != nil {
-			t.Fatalf("%s, seed %d: %v", by.name, seed, err)
-		}
+		errtest.None(t, err, by.name, "seed", seed)
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		errtest.None(t, err)

@@ -218,9 +218,7 @@ func TestBodyErrors(t *testing.T) {
 
 func decodeReceived(t testing.TB, r caddytest.Response) (got received) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(r.Text), &got); err != nil {
-		t.Fatalf("%d %s: %v", r.StatusCode, r.Text, err)
-	}
+	errtest.None(t, json.Unmarshal([]byte(r.Text), &got), r)
 	return got
 }
 

@@ -80,9 +80,8 @@ func upgrade(t *testing.T, c *caddytest.Caddy) net.Conn {
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", c.Site)
 	answer := bufio.NewReader(conn)
 	for line := ""; line != "hello\n"; {
-		if line, err = answer.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
+		line, err = answer.ReadString('\n')
+		errtest.None(t, err)
 	}
 	return conn
 }

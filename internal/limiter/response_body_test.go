@@ -51,7 +51,7 @@ func TestBodyIsReadInTime(t *testing.T) {
 		repl := caddy.NewReplacer()
 		watched := &watchedWriter{ResponseRecorder: httptest.NewRecorder(), repl: repl}
 		r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), repl, watched, nil)
-		if err := l.Serve(watched, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+		errtest.None(t, l.Serve(watched, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			watched.body = w.(*responseWriter).body
 			w.Header().Set("Content-Type", "application/json")
 			for i := 0; i < len(test.header); i += 2 {
@@ -59,9 +59,7 @@ func TestBodyIsReadInTime(t *testing.T) {
 			}
 			test.write(w)
 			return nil
-		})); err != nil {
-			t.Fatal(err)
-		}
+		})))
 		if got := strings.Join(watched.notes, ", "); got != test.want {
 			t.Errorf("%s: %s\nwant %s", test.name, got, test.want)
 		}
@@ -138,15 +136,13 @@ func settledCost(t *testing.T, sum *cost.Sum, contentType string, body []byte, p
 	errtest.None(t, l.ResponseValues.Add(sum.Placeholders()...))
 	repl := caddy.NewReplacer()
 	r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), repl, httptest.NewRecorder(), nil)
-	if err := l.Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+	errtest.None(t, l.Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 		w.Header().Set("Content-Type", contentType)
 		for ; len(body) > 0; body = body[min(piece, len(body)):] {
 			_, _ = w.Write(body[:min(piece, len(body))])
 		}
 		return nil
-	})); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	state, _ := repl.Get(PlaceholderPrefix)
 	charged, _ := state.(*State).Entries[0].charged()
 	return charged

@@ -30,20 +30,14 @@ func TestWalkIsUsedAgain(t *testing.T) {
 	var endless caddyhttp.HandlerFunc
 	endless = func(rw http.ResponseWriter, r *http.Request) error { return through(pass, endless)(rw, r) }
 	for n := range 2 * maxSteps / 3 {
-		if err := w.Run(routes, nil, r); err != nil {
-			t.Fatalf("request %d: %v", n, err)
-		}
-		if err := w.Run(ends, nil, r); err != nil {
-			t.Fatalf("request %d: %v", n, err)
-		}
+		errtest.None(t, w.Run(routes, nil, r), "request", n)
+		errtest.None(t, w.Run(ends, nil, r), "request", n)
 	}
 	for range 2 {
 		if err := w.Run(&Routes{first: endless}, nil, r); err != errTooLong {
 			t.Fatalf("without an end: %v", err)
 		}
-		if err := w.Run(routes, nil, r); err != nil {
-			t.Fatalf("after one without an end: %v", err)
-		}
+		errtest.None(t, w.Run(routes, nil, r), "after one without an end")
 	}
 }
 

@@ -196,15 +196,11 @@ func TestForeignNumbers(t *testing.T) {
 			if allowed || !isForeign {
 				t.Errorf("number at %d is %v: allowed %v, fails with %v", at, bad, allowed, failed)
 			}
-			if _, err := r.Refund(false); err != nil {
-				t.Errorf("number at %d is %v: the refund fails with %v", at, bad, err)
-			}
+			errtest.Report(t, errtest.Of(r.Refund(false)), "the refund, with", bad, "at", at)
 			if had, err := r.SetSlots(); had != 3 || err != nil {
 				t.Errorf("number at %d is %v: the set: %d, %v", at, bad, had, err)
 			}
-			if err := r.End(); err != nil {
-				t.Errorf("number at %d is %v: the reply: %v", at, bad, err)
-			}
+			errtest.Report(t, r.End(), "the reply, with", bad, "at", at)
 		}
 	}
 	for _, bad := range []float64{-1, 0.5, math.NaN(), 1 << 54} { // no reply of ours

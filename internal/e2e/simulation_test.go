@@ -19,20 +19,14 @@ import (
 type loadedSimulation struct{ simulate.Configuration }
 
 // loadSimulation loads a Caddyfile for a simulation. Its sites {$SITE} and {$OTHER} are on port 8080.
-func loadSimulation(t testing.TB, caddyfile string) loadedSimulation {
-	t.Helper()
-	s, err := tryToSimulate(t, caddyfile)
-	errtest.None(t, err)
-	return s
-}
-
-func tryToSimulate(t testing.TB, caddyfile string) (s loadedSimulation, err error) {
+func loadSimulation(t testing.TB, caddyfile string) (s loadedSimulation) {
 	t.Helper()
 	c := caddytest.Caddy{Site: "127.0.0.1:8080", Admin: "127.0.0.1:2019"}
 	config, err := caddytest.Adapt(t, []byte(c.Expand(caddyfile)))
 	errtest.None(t, err)
 	s.Configuration, err = configuration.Load([]byte(config))
-	return s, err
+	errtest.None(t, err)
+	return s
 }
 
 // loggedGet returns a logged GET of a URI of {$SITE}. header is pairs of name and value.

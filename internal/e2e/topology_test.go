@@ -22,11 +22,7 @@ func TestRedisByTLS(t *testing.T) {
 	install := func(c redistest.Certificates) {
 		t.Helper()
 		for name, file := range map[string]string{"ca.pem": c.CA, "cert.pem": c.Cert, "key.pem": c.Key} {
-			text, err := os.ReadFile(file)
-			if err == nil {
-				err = os.WriteFile(filepath.Join(used, name), text, 0o600)
-			}
-			errtest.None(t, err)
+			caddytest.WriteFile(t, filepath.Join(used, name), caddytest.ReadFile(t, file), 0o600)
 		}
 	}
 	install(certificates)

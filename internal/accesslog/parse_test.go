@@ -180,15 +180,6 @@ func TestParseCutJSON(t *testing.T) {
 	}
 }
 
-func TestParseDeepNesting(t *testing.T) {
-	var p Parser
-	var r Request
-	deep := strings.Repeat("[", maxValues-5)
-	if err := p.Parse([]byte(`{"a":`+deep), &r); err != errSyntax {
-		t.Errorf("the error is %v, want %v", err, errSyntax)
-	}
-}
-
 // Each value of a long line takes memory, so their number is bounded, in whatever they are nested.
 func TestParseManyValues(t *testing.T) {
 	var p Parser
@@ -213,6 +204,7 @@ func TestParseFormat(t *testing.T) {
 		err  error
 	}{
 		"JSON":                        {line(), nil},
+		"deep nesting":                {[]byte(`{"a":` + strings.Repeat("[", maxValues-5)), errSyntax},
 		"JSON with spaces before it":  {append([]byte("  "), line()...), nil},
 		"combined":                    {combined, nil},
 		"text":                        {[]byte("listening on port 80"), errFormat},

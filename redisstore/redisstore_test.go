@@ -112,11 +112,7 @@ func correct(s store.Store, corrections ...store.Correction) (err error) {
 
 // refund refunds n events of each limit of requests.
 func refund(s store.Store, requests []store.ZoneRequest, n int64) error {
-	var corrections []store.Correction
-	for i := range requests {
-		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: n})
-	}
-	return correct(s, corrections...)
+	return correct(s, storetest.Refunds(requests, n)...)
 }
 
 // request returns a request of a key with a limit of 10. Nothing comes back while a test runs.

@@ -113,15 +113,12 @@ func TestObservabilityFiles(t *testing.T) {
 			t.Errorf("the dashboard doesn't show %s", name)
 		}
 	}
-	var rules, listed []string
+	var rules []string
 	for name, expr := range alertRules(t) {
 		rules = append(rules, name)
 		check(name, expr)
 	}
-	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.RunbookPage, "Alerts")) {
-		listed = append(listed, caddytest.CodeIn(row[0])...)
-	}
-	wantSame(t, "alerts", listed, rules)
+	wantSame(t, "alerts", caddytest.FirstColumn(t, caddytest.RunbookPage, "Alerts"), rules)
 
 	compose := readCompose(t, "observability", 1)
 	mounted := make(map[string]string) // by path in a container

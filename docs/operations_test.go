@@ -50,13 +50,6 @@ func TestMetricsReference(t *testing.T) {
 	for name := range rows {
 		t.Errorf("%s: there is no metric %s", caddytest.ReferencePage, name)
 	}
-	var outcomes, reasons []string
-	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Outcomes")) {
-		outcomes = append(outcomes, caddytest.CodeIn(row[0])...)
-	}
-	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.RunbookPage, "Redis is slow, or gone")) {
-		reasons = append(reasons, caddytest.CodeIn(row[0])[0])
-	}
 	var values []string
 	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Values of other labels")) {
 		values = append(values, caddytest.CodeIn(row[0])[0]+" "+caddytest.CodeIn(row[1])[0])
@@ -65,7 +58,8 @@ func TestMetricsReference(t *testing.T) {
 		return strings.HasPrefix(value, "zone ") || strings.HasPrefix(value, "outcome ") || strings.HasPrefix(value, "reason ")
 	})
 	wantSame(t, "values of labels", values, slices.Collect(maps.Keys(labelValues)))
-	wantSame(t, "outcomes", outcomes, telemetry.Outcomes())
+	wantSame(t, "outcomes", caddytest.FirstColumn(t, caddytest.ReferencePage, "Outcomes"), telemetry.Outcomes())
+	reasons := caddytest.FirstColumn(t, caddytest.RunbookPage, "Redis is slow, or gone")
 	wantSame(t, "reasons", reasons, append(caddytest.ParseSource(t, "store").Constants("Reason"), "other"))
 }
 
@@ -106,10 +100,7 @@ func TestLogReference(t *testing.T) {
 	if len(found) < 25 {
 		t.Fatalf("only %d messages found", len(found))
 	}
-	denialFields := []string{}
-	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Fields of denials and bans")) {
-		denialFields = append(denialFields, caddytest.CodeIn(row[0])...)
-	}
+	denialFields := caddytest.FirstColumn(t, caddytest.ReferencePage, "Fields of denials and bans")
 	used := make(map[string]int)
 	rows := caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Denials and bans"))
 	denials := len(rows)
@@ -156,10 +147,7 @@ func TestLogReference(t *testing.T) {
 
 // docs/metrics-and-logs.md has every event, and no other.
 func TestEventReference(t *testing.T) {
-	var rows []string
-	for _, row := range caddytest.TableRows(caddytest.SectionOf(t, caddytest.ReferencePage, "Events")) {
-		rows = append(rows, caddytest.CodeIn(row[0])...)
-	}
+	rows := caddytest.FirstColumn(t, caddytest.ReferencePage, "Events")
 	wantSame(t, "events", rows, append(caddytest.ParseSource(t, ".").Constants("event"), caddytest.ParseSource(t, "internal/denials").Constants("event")...))
 	wantSame(t, "events", rows, caddytest.EventNames)
 }

@@ -169,6 +169,15 @@ func TableRows(section string) (rows [][]string) {
 	return rows
 }
 
+// FirstColumn returns the texts in backticks that the first cells of the rows of a section have.
+func FirstColumn(t *testing.T, page, heading string) (found []string) {
+	t.Helper()
+	for _, row := range TableRows(SectionOf(t, page, heading)) {
+		found = append(found, CodeIn(row[0])...)
+	}
+	return found
+}
+
 // CodeIn returns the texts in backticks.
 func CodeIn(text string) (found []string) {
 	for _, c := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(text, -1) {

@@ -25,14 +25,12 @@ import (
 // serveInProcess starts a server with a handler in this process.
 func serveInProcess(tb testing.TB, h *Handler, next caddyhttp.HandlerFunc) (address string) {
 	tb.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return caddytest.StartUpstream(tb, func(w http.ResponseWriter, r *http.Request) {
 		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)
 		if err := h.ServeHTTP(w, r, next); err != nil {
 			w.WriteHeader(500)
 		}
-	}))
-	tb.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	})
 }
 
 // The memory of bodies is given back however a request ends, and no later than the next handler has

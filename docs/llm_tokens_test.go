@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -15,7 +14,7 @@ import (
 // max_tokens allows, and the prompt costs one. It breaks off a stream after the tokens that the header field Break-After says.
 func startModel(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return caddytest.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		var request struct {
 			MaxTokens     int `json:"max_tokens"`
 			Stream        bool
@@ -58,10 +57,7 @@ func startModel(t *testing.T) string {
 		}
 		event("", usage)
 		fmt.Fprint(w, "data: [DONE]\n\n")
-	}))
-	s.Config.ErrorLog = nil
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	})
 }
 
 // The recipe llm-tokens charges the tokens that a model has used, in a stream or not. Before Caddy 2.11.7,

@@ -2,7 +2,6 @@ package docs_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -35,9 +34,8 @@ func TestFail2ban(t *testing.T) {
 	const page = "docs/recipes/fail2ban.md"
 	dir := t.TempDir()
 	log := filepath.Join(dir, "rate_limit.log")
-	application := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(application.Close)
-	config := asTestSite("\n"+caddytest.Fences(t, page, "caddyfile")[0], "localhost:9000", application.Listener.Addr().String(), caddytest.LogsOnPage, dir)
+	application := caddytest.StartUpstream(t, http.NotFound)
+	config := asTestSite("\n"+caddytest.Fences(t, page, "caddyfile")[0], "localhost:9000", application, caddytest.LogsOnPage, dir)
 	config = strings.Replace(config, "\t\tzone logins {", "\t\tzone other {\n\t\t\tmatch path /other\n\t\t\tgcra 1 1h\n\t\t}\n\t\tzone logins {", 1)
 	c := caddytest.Start(t, config)
 	for _, r := range []struct{ client, path string }{
@@ -94,11 +92,8 @@ func failures(t *testing.T, filter, zone, log string) (found []string) {
 // ways.
 func TestRecipeLogin(t *testing.T) {
 	t.Parallel()
-	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(401)
-	}))
-	t.Cleanup(application.Close)
-	config := asTestSite("\n"+caddytest.ReadFile(t, "examples/login/Caddyfile"), "localhost:9000", application.Listener.Addr().String())
+	application := caddytest.StartUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) })
+	config := asTestSite("\n"+caddytest.ReadFile(t, "examples/login/Caddyfile"), "localhost:9000", application)
 	// All requests come from one address here.
 	config = strings.Replace(config, "sliding_log 5 10m", "sliding_log 1000 10m", 1)
 	c := caddytest.Start(t, strings.Replace(config, "sliding_log 20 1d", "sliding_log 20 1d\nbody_timeout 1m", 1))

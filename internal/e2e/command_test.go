@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,9 +47,7 @@ func TestCommandErrors(t *testing.T) {
 	gone := "127.0.0.1:" + redistest.FreePort(t)
 	_, port, _ := strings.Cut(c.Admin, ":")
 	c.RateLimit(t, "status", "--address", ":"+port).Succeeds(t)
-	another := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer another.Close()
-	silent := another.Listener.Addr().String()
+	silent := caddytest.StartUpstream(t, func(http.ResponseWriter, *http.Request) {})
 	for _, test := range []struct {
 		args string
 		code int

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -18,11 +17,10 @@ const pageOfDenial = "{http.rate_limit.exceeded.name}|{http.rate_limit.exceeded.
 func TestExceededPlaceholders(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	upstream := caddytest.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		held <- struct{}{}
 		<-r.Context().Done()
-	}))
-	t.Cleanup(upstream.Close)
+	})
 	config := `{
 	admin {$ADMIN}
 }
@@ -73,7 +71,7 @@ route {
 		jitter 1
 	}
 	@held query held=*
-	reverse_proxy @held ` + upstream.Listener.Addr().String() + `
+	reverse_proxy @held ` + upstream + `
 	respond ok
 }
 handle_errors 418 {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -72,15 +71,14 @@ func TestHeaderForms(t *testing.T) {
 // it has less remaining than ours, and not at all otherwise. Lists are joined.
 func TestHeadersMerge(t *testing.T) {
 	t.Parallel()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := caddytest.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		for name, values := range r.URL.Query() {
 			w.Header()[name] = values
 		}
 		_, _ = w.Write([]byte("from upstream"))
-	}))
-	defer upstream.Close()
+	})
 	proxied := func(name string) string {
-		return fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrate_limit {\nzone %s {\n gcra 10 1h\n}\nheaders draft x_ratelimit\n}\nreverse_proxy %s\n", name, upstream.Listener.Addr())
+		return fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrate_limit {\nzone %s {\n gcra 10 1h\n}\nheaders draft x_ratelimit\n}\nreverse_proxy %s\n", name, upstream)
 	}
 	c := caddytest.Start(t, proxied("a"))
 	theirs := func(remaining string) string {

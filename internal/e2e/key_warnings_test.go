@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -119,18 +118,17 @@ func TestWarningsOfManyInARow(t *testing.T) {
 // A trailer that says what a request cost comes after the header, which does not.
 func TestWarningOfUncountedTrailers(t *testing.T) {
 	t.Parallel()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := caddytest.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Cost")
 		fmt.Fprint(w, "ok")
 		w.Header().Set("X-Cost", r.URL.Query().Get("cost"))
-	}))
-	t.Cleanup(upstream.Close)
+	})
 	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {
 	gcra 100000 1h
 	settle {
 		cost {http.response.header.X-Cost}
 	}
-}`), "respond ok", "respond /ready ok\nreverse_proxy "+upstream.Listener.Addr().String(), 1))
+}`), "respond ok", "respond /ready ok\nreverse_proxy "+upstream, 1))
 	for _, path := range []string{"/?cost=3", "/?cost=much"} {
 		for range 90 {
 			c.Get(t, path)

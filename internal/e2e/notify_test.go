@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -81,7 +80,7 @@ func TestExampleWebhook(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var told []string
-	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	hook := caddytest.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		var e struct {
 			Event string
 			Data  struct {
@@ -94,11 +93,10 @@ func TestExampleWebhook(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, fmt.Sprintf("%s %s %s %d%% of %s, %d", e.Event, e.Data.Zone, e.Data.Key, e.Data.Percent, e.Data.Limit, e.Data.Count))
-	}))
-	t.Cleanup(hook.Close)
+	})
 	config := caddytest.ReadFile(t, "examples/webhook/Caddyfile")
 	for old, with := range map[string]string{
-		"http://localhost:9000/notify": hook.URL, "localhost:6379": redistest.Start(t).Addr, ":8080 {": "{$SITE} {", "\tevents {": "\tadmin {$ADMIN}\n\tevents {",
+		"localhost:9000/notify": hook, "localhost:6379": redistest.Start(t).Addr, ":8080 {": "{$SITE} {", "\tevents {": "\tadmin {$ADMIN}\n\tevents {",
 	} {
 		if !strings.Contains(config, old) {
 			t.Fatalf("the example has no %s", old)

@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -23,15 +22,14 @@ func TestRealLineOfTwoInstances(t *testing.T) {
 	const reports = 30
 	var mu sync.Mutex
 	var passed []string
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	upstream := caddytest.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		passed = append(passed, r.URL.Path)
 		mu.Unlock()
 		time.Sleep(time.Second)
-	}))
-	t.Cleanup(upstream.Close)
+	})
 	config := strings.Replace(caddytest.Site("zone api {\n concurrency 2\n delay 10s\n}\nredis "+redistest.Start(t).Addr),
-		"respond ok", "@ready path /ready\nrespond @ready ok\nreverse_proxy "+upstream.Listener.Addr().String(), 1)
+		"respond ok", "@ready path /ready\nrespond @ready ok\nreverse_proxy "+upstream, 1)
 	caddys := []*caddytest.Caddy{caddytest.Start(t, config), caddytest.Start(t, config)}
 	began, results := time.Now(), make([]<-chan int, reports)
 	for n := range reports {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -29,7 +28,7 @@ type received struct {
 // receiving starts an application that answers with what it has received, as JSON.
 func receiving(t testing.TB) (address string) {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return caddytest.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		got := received{
 			Body: body, Length: r.ContentLength, Encoding: r.TransferEncoding,
@@ -39,9 +38,7 @@ func receiving(t testing.TB) (address string) {
 			got.Error = err.Error()
 		}
 		_ = json.NewEncoder(w).Encode(got)
-	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	})
 }
 
 // bodySite is a Caddyfile that passes all requests to an application. Its zone reads the name of an
@@ -226,7 +223,7 @@ func decodeReceived(t testing.TB, r caddytest.Response) (got received) {
 func arriving(t testing.TB) (address string, parts <-chan string) {
 	t.Helper()
 	arrived := make(chan string, 100)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return caddytest.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		p := make([]byte, 1000)
 		for {
 			n, err := r.Body.Read(p)
@@ -238,9 +235,7 @@ func arriving(t testing.TB) (address string, parts <-chan string) {
 				return
 			}
 		}
-	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String(), arrived
+	}), arrived
 }
 
 // sendParts sends the parts of a body, and waits until each has arrived at the application. encode

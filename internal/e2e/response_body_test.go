@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
@@ -28,11 +27,7 @@ type scripted struct {
 func startScripted(t *testing.T) *scripted {
 	t.Helper()
 	u := &scripted{scripts: make(map[string]http.HandlerFunc)}
-	s := httptest.NewServer(u)
-	s.Config.ErrorLog = nil
-	t.Cleanup(s.Close)
-	t.Cleanup(s.CloseClientConnections) // first
-	u.address = s.Listener.Addr().String()
+	u.address = caddytest.StartUpstream(t, u.ServeHTTP)
 	return u
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -237,7 +236,7 @@ func TestSimulationEndsWhatCaddyEnded(t *testing.T) {
 	const rounds, perRound = 30, 12
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		gates := make(chan *sync.WaitGroup, 1)
-		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		upstream := caddytest.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 			gate := <-gates
 			gates <- gate
 			gate.Done()
@@ -246,15 +245,14 @@ func TestSimulationEndsWhatCaddyEnded(t *testing.T) {
 			round, _ := strconv.Atoi(r.URL.Query().Get("round"))
 			w.Header().Set("X-Tokens", fmt.Sprint(round%5))
 			w.WriteHeader([]int{200, 401}[round/5%2])
-		}))
-		t.Cleanup(upstream.Close)
+		})
 		c := caddytest.Start(t, provenSite(map[string]string{
 			"slots":  "key {query.key}; shadow; concurrency 3",
 			"both":   "key {query.key}; shadow; concurrency 5; fixed_window 100 1h; ban 1h after 3",
 			"logins": "key {query.key}; shadow; sliding_log 40 1h; settle {\nmatch status 401\n}",
 			"tokens": "key {query.key}; shadow; fixed_window 60 1h; settle {\ncost {http.response.header.X-Tokens} max 3\n}",
 			"spent":  "key {query.key}; shadow; token_bucket 200 1h; cost 5; settle {\ncost {http.response.header.X-Tokens}\n}",
-		}, use, "@ready path /ready\nrespond @ready ok\nreverse_proxy "+upstream.Listener.Addr().String()))
+		}, use, "@ready path /ready\nrespond @ready ok\nreverse_proxy "+upstream))
 		n := 0
 		for round := range rounds {
 			gate := new(sync.WaitGroup)

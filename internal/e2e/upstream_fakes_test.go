@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 
@@ -26,10 +25,7 @@ type gate struct {
 func startGate(t *testing.T) *gate {
 	t.Helper()
 	g := &gate{pass: make(chan struct{})}
-	s := httptest.NewServer(g)
-	t.Cleanup(s.Close)
-	t.Cleanup(s.CloseClientConnections) // first
-	g.address = s.Listener.Addr().String()
+	g.address = caddytest.StartUpstream(t, g.ServeHTTP)
 	return g
 }
 

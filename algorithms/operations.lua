@@ -10,7 +10,7 @@
 --
 --   head        f64        now; 0: ask Redis
 --               f64 f64    not before, not after: the first and the last instant at which anything may be done; 0: none
---               16 bytes   id of the instance
+--               7 bytes    id of the instance
 --               f64        expiry of the instance's slots
 --               u16        number of keys of logs
 --               u32        length of all operations in bytes
@@ -35,14 +35,16 @@
 --                   f64    burst; 0: the algorithm takes none
 --                 with slots
 --                   f64    limit of slots
---                   line
+--                   line   that of the request's tenant
 --                 with reserved events
 --                   line
 --                 with a ban
 --                   4 f64  after, window, duration, max
 --
---   line        u8         1: the request has waited, and the rest follows
---               f64        for how long
+--   line        u8         1: the request has waited, plus 2: it has a tenant
+--               7 bytes    tenant, if it has one
+--               u16        and the weight of the tenant
+--               f64        for how long it has waited, if it has; then the rest follows, too
 --               f64        how many requests of the instance wait in this line, with it; 0: it stands in no line, or another
 --               4 f64      for how long the marked ones behind it have waited
 --
@@ -55,8 +57,9 @@
 --               per reservation
 --                 f64      number of events
 --
---   set         f64        new count of the instance's slots
---               u8         1: no request of the instance waits for them any more
+--   set         f64        new count of the slots of the instance's tenant
+--               u8         1: no request of the tenant waits for them in this instance any more
+--               7 bytes    tenant; 0: the slots have no tenants
 --
 --   limit       u8         number of the algorithm
 --               f64 …      numbers of the limit, with 0 for the burst
@@ -97,7 +100,7 @@ local crosses = #ARGV > 0 -- hash slots
 if crosses then keys = ARGV end
 local not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos
 now, not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos =
-  unpack_numbers('<dddc16dI2I4', message)
+  unpack_numbers('<dddc7dI2I4', message)
 now = resolve_now(now)
 if now < not_before or not_after > 0 and now > not_after then
   return pack_numbers('<dB', now, 1)
@@ -183,18 +186,20 @@ local function read_limit(check, limit_pos)
   l.algorithm, check.limit_pos = algorithm, limit_pos
 end
 
--- Read the instance's count of a key, and the line in which a request has waited.
+-- Read the instance's count of a key for the tenant of a request, and the line in which the request has waited.
 local function read_count(count, key, pos)
-  local has_waited
-  count.key, count.slots, count.came, count.waiting = key, slots_read(key, instance, now, slots_expiry), now, 0
-  has_waited, pos = string_byte(message, pos), pos + 1
-  if has_waited == 1 then
+  local has, tenant, weight = string_byte(message, pos), no_tenant, 0
+  pos = pos + 1
+  if has > 1 then tenant, weight, pos = unpack_numbers('<c7I2', message, pos) end
+  count.key, count.slots, count.weight = key, slots_read(key, instance, tenant, now, slots_expiry), weight
+  count.came, count.waiting = now, 0
+  if has % 2 == 1 then
     local waited, w1, w2, w3, w4
     waited, count.waiting, w1, w2, w3, w4, pos = unpack_numbers('<dddddd', message, pos)
     count.came = now - waited
     count.line = pack_numbers(line_format, count.came, max(count.waiting - 1, 0), now - w1, now - w2, now - w3, now - w4)
   end
-  count.ahead = slots_ahead(count.slots, count.came)
+  count.ahead = slots_ahead(count.slots, count.came, weight)
   return pos
 end
 
@@ -380,7 +385,7 @@ local function refund(budget_count, reservation_count, pos, k, log_key)
     n, pos = unpack_numbers('<d', message, pos)
     k = k + 1
     local key = budget_of[k]
-    local reserved = slots_read(key, instance, now, slots_expiry)
+    local reserved = slots_read(key, instance, no_tenant, now, slots_expiry)
     reply = reply .. pack_numbers('<d', reserved.count)
     slots_set(reserved, max(reserved.count - n, 0), now, slots_expiry)
     slots_save(reserved, key, instance, now, slots_expiry)
@@ -388,13 +393,13 @@ local function refund(budget_count, reservation_count, pos, k, log_key)
   return reply, pos, k, log_key
 end
 
--- Set the count of the instance's slots.
+-- Set the count of the slots of the instance's tenant.
 local function set(_, _, pos, k, log_key)
-  local new_count, ends_line
-  new_count, ends_line, pos = unpack_numbers('<dB', message, pos)
+  local new_count, ends_line, tenant
+  new_count, ends_line, tenant, pos = unpack_numbers('<dBc7', message, pos)
   k = k + 1
   local key = budget_of[k]
-  local slots = slots_read(key, instance, now, slots_expiry)
+  local slots = slots_read(key, instance, tenant, now, slots_expiry)
   local count_before = slots.count
   slots_set(slots, new_count, now, slots_expiry)
   if ends_line == 1 then slots.line_expires, slots.line = 0, no_line end

@@ -19,4 +19,4 @@ const LineSlack Micros = 25_000
 //
 // Only Redis keeps the counts of several instances. So only slots.lua has this part. Slots in
 // package wiretest mirror it, for tests.
-type Instance [16]byte
+type Instance [7]byte

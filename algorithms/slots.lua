@@ -1,31 +1,46 @@
 
 -- slots: mirrored by Slots in package wiretest, which only tests need. Reserved events are counted in the same way.
 --
--- state   74 bytes per instance: id (16 bytes), count (7), expires (7; µs), when its line of waiting requests expires (7; µs),
---         and the line
+-- state   74 bytes per instance and tenant: id of the instance (7 bytes), tenant (7; 0: the slots have no tenants), weight
+--         (2; 0: unknown), count (7), expires (7; µs), when the line of waiting requests expires (7; µs), and the line
 -- line    37 bytes: when the first request came (7; µs; 0: it has left), how many wait behind it (2), and when 4 of these
 --         came (7 each; µs): see SlotLine in store.go
 --
--- A message comes from one instance, so the numbers of that instance are kept apart. others_state has
--- those of the other instances that live, in their stored form.
-local slots_format, slots_size = '<c16I7I7I7c37', 74
+-- An operation is about one tenant of one instance, so these numbers are kept apart. others_state has
+-- those of the others that live, in their stored form.
+local slots_format, slots_size = '<c7c7I2I7I7I7c37', 74
+local no_tenant, no_rivals = ('\0'):rep(7), {}
 local line_format, no_line = '<I7I2I7I7I7I7', ('\0'):rep(37)
 local line_expiry, line_renewal, line_slack = 1000000, 300000, 25000 -- see LineExpiry, LineRenewal and LineSlack in slots.go
 
--- Return the living numbers of a key. If stepped_back is true, they must be stored even if nothing
+-- Add the numbers of an instance to those of a rival, which is another tenant.
+local function slots_add_rival(s, tenant, weight, count, line)
+  local first, behind, mark = unpack_numbers('<I7I2I7', line)
+  if s.rivals == no_rivals then s.rivals = {} end
+  local r = s.rivals[tenant] or { weight = 1, held = 0, waiting = 0, came = forever }
+  s.rivals[tenant], r.weight, r.held, r.waiting = r, max(r.weight, weight), r.held + count, r.waiting + behind
+  if first > 0 then
+    r.waiting, r.came = r.waiting + 1, min(r.came, first)
+  elseif behind > 0 then
+    r.came = min(r.came, mark)
+  end
+end
+
+-- Return the living numbers of a key, for a tenant. If stepped_back is true, they must be stored even if nothing
 -- else changes: see Slots.Living.
-local function slots_read(k, instance, now, slots_expiry)
+local function slots_read(k, instance, tenant, now, slots_expiry)
   local s = slots_of[k]
-  if s then return s end
+  if s and s.tenant == tenant then return s end
   local state = pending[k] or stored[k] or ''
   if #state % slots_size ~= 0 then not_a_budget() end
   s = {
-    count = 0, expires = 0, line_expires = 0, line = no_line,
-    others = 0, others_expire = 0, others_state = '', others_lines = '', stored_expiry = 0, stepped_back = false,
+    tenant = tenant, weight = 0, count = 0, expires = 0, line_expires = 0, line = no_line,
+    others_weight = 1, held_elsewhere = 0, rivals = no_rivals, others = 0, others_expire = 0, others_state = '', others_lines = '',
+    stored_expiry = s and s.stored_expiry or 0, stepped_back = false,
   }
   local latest, latest_line = now + slots_expiry, now + line_expiry
   for pos = 1, #state, slots_size do
-    local id, count, expires, line_expires, line = unpack_numbers(slots_format, state, pos)
+    local id, of, weight, count, expires, line_expires, line = unpack_numbers(slots_format, state, pos)
     if max(count, expires, line_expires) > forever then not_a_budget() end
     s.stored_expiry = max(s.stored_expiry, expires, line_expires)
     if expires > latest or line_expires > latest_line then
@@ -33,12 +48,17 @@ local function slots_read(k, instance, now, slots_expiry)
     end
     if expires <= now then count, expires = 0, 0 end
     if line_expires <= now then line_expires, line = 0, no_line end
-    if id == instance then
-      s.count, s.expires, s.line_expires, s.line = count, expires, line_expires, line
+    if id == instance and of == tenant then
+      s.weight, s.count, s.expires, s.line_expires, s.line = weight, count, expires, line_expires, line
     elseif max(expires, line_expires) > 0 then
       s.others, s.others_expire = s.others + count, max(s.others_expire, expires, line_expires)
-      s.others_state = s.others_state .. pack_numbers(slots_format, id, count, expires, line_expires, line)
-      if line_expires > 0 then s.others_lines = s.others_lines .. line end
+      s.others_state = s.others_state .. pack_numbers(slots_format, id, of, weight, count, expires, line_expires, line)
+      if of ~= tenant then
+        slots_add_rival(s, of, weight, count, line)
+      else
+        s.others_weight, s.held_elsewhere = max(s.others_weight, weight), s.held_elsewhere + count
+        if line_expires > 0 then s.others_lines = s.others_lines .. line end
+      end
     end
   end
   local expiry, quantum = s.stored_expiry, floor(slots_expiry / 3)
@@ -49,9 +69,14 @@ end
 
 local function slots_total(s) return s.others + s.count end
 
--- Return how many requests of other instances wait that came before another one. Only some in a line are known. So up to a
--- quarter of its requests may have come later.
-local function slots_ahead(s, came)
+-- Return how many waiting requests get a slot before another one. Of its tenant these are the requests of other instances that
+-- came before. Only some in a line are known. So up to a quarter of its requests may have come later.
+--
+-- A free slot goes to the tenant that holds the least for its weight. So all requests get slots in the order of a level. That of
+-- the n-th waiting request of a tenant is (held + n - 1) / weight. This is the start tag of start-time fair queuing (Goyal,
+-- Vin, Cheng: SIGCOMM 1996). At the same level, the tenant whose first request came first is the first. floor and ceil are
+-- exact, because weights are small.
+local function slots_ahead(s, came, weight)
   local ahead = 0
   came = came - line_slack
   for pos = 1, #s.others_lines, #no_line do
@@ -63,7 +88,13 @@ local function slots_ahead(s, came)
     ahead = ahead + before
     if first > 0 and first < came then ahead = ahead + 1 end
   end
-  return ahead
+  local held, rivals_ahead = s.held_elsewhere + s.count + ahead, 0
+  for _, r in pairs(s.rivals) do
+    local level = held * r.weight / max(s.others_weight, weight) -- a rival that holds less comes first
+    local before = (r.came < came and floor(level) + 1 or ceil(level)) - r.held
+    rivals_ahead = rivals_ahead + max(min(before, r.waiting), 0)
+  end
+  return ahead + rivals_ahead
 end
 
 -- Change the state to the numbers in s. It expires with the last of them. If there is none, the expiry stays, because the
@@ -72,14 +103,14 @@ local function slots_save(s, k, instance, now, slots_expiry)
   local expires, state = s.others_expire, s.others_state
   if max(s.expires, s.line_expires) > 0 then
     expires = max(expires, s.expires, s.line_expires)
-    state = state .. pack_numbers(slots_format, instance, s.count, s.expires, s.line_expires, s.line)
+    state = state .. pack_numbers(slots_format, instance, s.tenant, s.weight, s.count, s.expires, s.line_expires, s.line)
   elseif state == '' then
     expires = max(s.stored_expiry, now)
   end
   change(k, state, expires, floor(slots_expiry / 3))
 end
 
--- Make count the count of the instance.
+-- Make count the count of the instance's tenant.
 local function slots_set(s, count, now, slots_expiry)
   s.count, s.expires = count, count > 0 and now + slots_expiry or 0
 end
@@ -87,14 +118,17 @@ end
 -- Add n to the count of the instance, and write where the line stands to which the request belongs. n is 0 if the request
 -- doesn't pass.
 local function slots_take(count, n, instance, now, slots_expiry)
-  local s, passes, waiting = count.slots, n > 0, count.waiting
+  local s, passes, waiting, weight = count.slots, n > 0, count.waiting, count.weight
   local changes = passes or s.stepped_back
-  if passes then slots_set(s, min(s.count + n, forever), now, slots_expiry) end
+  if passes then
+    slots_set(s, min(s.count + n, forever), now, slots_expiry)
+    s.weight = weight
+  end
   if waiting > 0 then
     local first, behind = unpack_numbers('<I7I2', s.line)
     local is_new = first < count.came - line_slack or first > count.came + line_slack
-    if passes or is_new or behind ~= waiting - 1 or s.line_expires < now + line_expiry - line_renewal then
-      changes, s.line_expires, s.line = true, now + line_expiry, count.line
+    if passes or is_new or behind ~= waiting - 1 or weight ~= s.weight or s.line_expires < now + line_expiry - line_renewal then
+      changes, s.weight, s.line_expires, s.line = true, weight, now + line_expiry, count.line
       if passes then s.line = pack_numbers('<I7', 0) .. count.line:sub(8) end
       if passes and waiting == 1 then s.line_expires, s.line = 0, no_line end
     end

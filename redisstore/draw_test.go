@@ -94,6 +94,15 @@ func drawLine(r *rand.Rand) (line store.SlotLine) {
 	return line
 }
 
+// drawTenant draws the tenant of a request to a zone. In every other program no request has one.
+func (p *program) drawTenant() store.Tenant {
+	if p.seed%2 == 0 {
+		return store.Tenant{}
+	}
+	return pick(p.lines, store.Tenant{}, store.Tenant{ID: 1 + p.lines.Uint64N(3), Weight: pick[int64](p.lines, 1, 1, 2, 3, 7, store.MaxWeight)},
+		store.Tenant{ID: 1<<56 - 1, Weight: 1 + p.lines.Int64N(3)})
+}
+
 func packed(numbers ...int64) string {
 	var b []byte
 	for _, n := range numbers {

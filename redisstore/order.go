@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
 
 // Connections can reorder messages. So a call waits while a message is in flight that it must not overtake. This is a
@@ -64,7 +65,15 @@ func (k *keyStates) correctedKeyLocked(b *batch, c *pendingCall) (key string, fo
 // admitSlotsLocked is admitLocked for the slots of a call. A take doesn't wait until a lost message can no longer run.
 // It ends with the failure of this message, because its caller asked a Redis that failed.
 func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now algorithms.Micros) bool {
-	for _, u := range c.slots {
+	uses := c.slots
+	if len(k.left) > 0 && c.requests != nil { // what other tenants have given back comes before
+		for _, u := range c.slots {
+			for _, name := range k.toSetLocked(wire.OfCount(u.name)) {
+				uses = append(slices.Clip(uses), slotsUse{name: name})
+			}
+		}
+	}
+	for _, u := range uses {
 		if b.slotsOp(u.name) != nil { // its operation comes before all takes of the batch
 			continue
 		}
@@ -79,7 +88,7 @@ func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now alg
 		}
 		return false
 	}
-	for _, u := range c.slots {
+	for _, u := range uses {
 		k.addOpLocked(b, u.name, u.takes(), now)
 	}
 	if c.setName != "" && b.slotsOp(c.setName) == nil { // another call has set the count

@@ -83,7 +83,7 @@ func (p *program) write(m *parityMessage, s step) {
 			m.Charge(&store.Correction{Request: &q, Charge: c.charge})
 		}
 		if set, sets := c.left[z]; sets {
-			m.SetSlots(parityNames.Name(q.Key, q.Slots.ID), set.left, set.endsLine)
+			m.SetSlots(parityNames.CountName(q.Key, q.Slots.ID, p.steps[c.of].tenants[z].ID), set.left, set.endsLine)
 		}
 	}
 }

@@ -386,7 +386,7 @@ func (c *poisonCase) correct(key string, last, beside store.ZoneRequest) string 
 	lookBeside := []store.ZoneRequest{{Zone: "z", Key: "bad", Limits: []store.Limit{c.healthy}}}
 	reply, err := c.run(func(m *wire.Message) {
 		if c.of.slots != nil {
-			m.SetSlots(key, 3, true)
+			m.SetSlots(poisonNames.CountName("bad", c.of.slots.ID, 0), 3, true)
 		} else {
 			bad := c.of.request("bad", c.mode, c.healthy)[0]
 			bad.Outcome.Decisions = append(beside.Outcome.Decisions[:1:1],

@@ -28,15 +28,15 @@ func (p *program) decide(s step) {
 		s.want[z].At = s.now
 		if s.want[z].Slots.Free = true; q.Slots != nil {
 			living[i], stepped[i] = slices.Clone(of.slots).Living(s.now, p.expiry)
-			s.found = append(s.found, living[i].Of(s.instance))
-			r.Slots = living[i].Check(s.instance, s.slots[z], s.now, s.lines[z].Waited)
+			s.found = append(s.found, living[i].Of(s.holder(z)))
+			r.Slots = living[i].Check(s.holder(z), s.slots[z], s.now, s.lines[z].Waited)
 			s.want[z].Slots.Free = r.Slots.Free()
 		}
 		if q.ReservedID != "" {
 			reserved[i], steppedReserved[i] = slices.Clone(of.reserved).Living(s.now, p.expiry)
-			s.found = append(s.found, reserved[i].Of(s.instance))
+			s.found = append(s.found, reserved[i].Of(s.reserver()))
 			r.Reserved = &algorithms.ReservedCheck{
-				Events: reserved[i].InFlight(), Ahead: reserved[i].Ahead(s.instance, s.now, s.lineFor(z, true).Waited),
+				Events: reserved[i].InFlight(), Ahead: reserved[i].Ahead(s.reserver(), s.now, s.lineFor(z, true).Waited),
 			}
 		}
 	}
@@ -57,13 +57,13 @@ func (p *program) decide(s step) {
 			if r.Slots.Taken {
 				taken = 1
 			}
-			if slots, changed := living[i].Take(s.instance, s.lineFor(z, false), taken, s.now, p.expiry); (changed || stepped[i]) && !r.Peek {
+			if slots, changed := living[i].Take(s.holder(z), s.lineFor(z, false), taken, s.now, p.expiry); (changed || stepped[i]) && !r.Peek {
 				of.slots = slots
 			}
 		}
 		if c := r.Reserved; c != nil {
 			o.Reserved = store.ReservedOutcome{Events: c.Events, Added: c.Added}
-			if slots, changed := reserved[i].Take(s.instance, s.lineFor(z, true), c.Added, s.now, p.expiry); (changed || steppedReserved[i]) && !r.Peek {
+			if slots, changed := reserved[i].Take(s.reserver(), s.lineFor(z, true), c.Added, s.now, p.expiry); (changed || steppedReserved[i]) && !r.Peek {
 				of.reserved = slots
 			}
 		}
@@ -71,6 +71,14 @@ func (p *program) decide(s step) {
 	}
 	p.steps = append(p.steps, s)
 }
+
+// holder returns for whom the request takes a slot of a zone.
+func (s *step) holder(z int) wiretest.Holder {
+	return wiretest.Holder{Instance: s.instance, Tenant: s.tenants[z]}
+}
+
+// reserver returns for whom the request reserves events.
+func (s *step) reserver() wiretest.Holder { return wiretest.Holder{Instance: s.instance} }
 
 // lineFor returns where the request of a zone stands among those that wait for slots, or for reserved events.
 func (s *step) lineFor(z int, reserved bool) store.SlotLine {
@@ -112,8 +120,8 @@ func (p *program) correct(of int, refund, charge int64) {
 		}
 		if outcome.Reserved.Added > 0 && p.lines.IntN(4) > 0 {
 			state.reserved, _ = state.reserved.Living(last.now, p.expiry)
-			found := state.reserved.Of(last.instance)
-			state.reserved = state.reserved.Set(last.instance, max(found-outcome.Reserved.Added, 0), last.now+p.expiry)
+			found := state.reserved.Of(last.reserver())
+			state.reserved = state.reserved.Set(last.reserver(), max(found-outcome.Reserved.Added, 0), last.now+p.expiry)
 			last.correction.released[z] = found
 		}
 		if p.chargesAnew(z, last.correction) {
@@ -136,10 +144,11 @@ func (p *program) correct(of int, refund, charge int64) {
 		}
 		if outcome.Slots.Taken {
 			state.slots, _ = state.slots.Living(last.now, p.expiry)
-			found := state.slots.Of(last.instance)
+			holder := wiretest.Holder{Instance: last.instance, Tenant: p.steps[of].tenants[z]}
+			found := state.slots.Of(holder)
 			now := set{found, max(found-1, 0), last.now%3 == 0}
-			if state.slots = state.slots.Set(last.instance, now.left, last.now+p.expiry); now.endsLine {
-				state.slots = state.slots.EndLine(last.instance)
+			if state.slots = state.slots.Set(holder, now.left, last.now+p.expiry); now.endsLine {
+				state.slots = state.slots.EndLine(holder)
 			}
 			last.correction.left[z] = now
 		}

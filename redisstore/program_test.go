@@ -52,15 +52,16 @@ type step struct {
 
 	// The next fields have an entry for each zone of the program.
 
-	limits [][]store.Limit // those in force, if they have changed
-	costs  []int64
-	peeks  []bool
-	wait   algorithms.Micros // MaxWait of its Binary requests
-	slots  []int64           // how many slots there are
-	lines  []store.SlotLine
-	waits  []bool   // for reserved events
-	asked  []string // by which override each zone is asked
-	want   []store.Outcome
+	limits  [][]store.Limit // those in force, if they have changed
+	costs   []int64
+	peeks   []bool
+	wait    algorithms.Micros // MaxWait of its Binary requests
+	slots   []int64           // how many slots there are
+	lines   []store.SlotLine
+	tenants []store.Tenant
+	waits   []bool   // for reserved events
+	asked   []string // by which override each zone is asked
+	want    []store.Outcome
 
 	change     store.Change // what is changed before
 	overridden bool         // there are other overrides, then nothing is decided:
@@ -323,6 +324,7 @@ func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
 		s.costs, s.peeks = append(s.costs, cost), append(s.peeks, r.IntN(8) == 0)
 		s.slots = append(s.slots, pick[int64](r, 1, 2, 2, 2, 2, 3, 10))
 		s.lines, s.waits = append(s.lines, drawLine(p.lines)), append(s.waits, p.lines.IntN(2) == 0)
+		s.tenants = append(s.tenants, p.drawTenant())
 	}
 	if l := p.requests[0].Limits; len(l) > 0 && r.IntN(2) == 0 {
 		s.wait = pick(r, 1, l[0].Window/l[0].Events, l[0].Window, 3*l[0].Window, r.Int64N(10*l[0].Window))
@@ -386,7 +388,7 @@ func (p *program) asks(s step, zones []int) (requests []store.ZoneRequest) {
 			q.Slots = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}
 		}
 		if q.Slots != nil || q.ReservedID != "" {
-			q.Line, q.WaitsForReserved = s.lines[z], s.waits[z]
+			q.Line, q.Tenant, q.WaitsForReserved = s.lines[z], s.tenants[z], s.waits[z]
 		}
 		requests = append(requests, q)
 	}

@@ -320,9 +320,9 @@ type Redis interface {
 	// EvictionPolicy returns the eviction policy of a Redis, such as noeviction, and whether its
 	// memory is bounded at all. It returns an error if the user may not run INFO.
 	EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error)
-	// EndLine says that no request of this process waits for a slot of a key any more. A call isn't needed if the only
+	// EndLine says that no request of a tenant in this process waits for a slot of a key any more. A call isn't needed if the only
 	// request of the line has got a slot. Without a call, others can wait behind the line for [algorithms.LineExpiry].
-	EndLine(slotsID, key string)
+	EndLine(slotsID, key string, tenant uint64)
 	// Address returns the address of the Redis, without secrets.
 	Address() string
 	// String returns a text that identifies the budgets, without secrets.
@@ -374,7 +374,7 @@ func (s single) EvictionPolicy(ctx context.Context) (policy string, bounded bool
 	return s.redis.EvictionPolicy(ctx)
 }
 
-func (s single) EndLine(slotsID, key string) { s.redis.EndLine(slotsID, key) }
+func (s single) EndLine(slotsID, key string, tenant uint64) { s.redis.EndLine(slotsID, key, tenant) }
 
 func (s single) Address() string { return s.redis.Address() }
 

@@ -55,7 +55,7 @@ func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds [
 		checked{
 			name: "slots", request: store.ZoneRequest{Limits: one, Slots: slots},
 			correct: func(m *wire.Message, r *store.ZoneRequest, _ algorithms.Micros) {
-				m.SetSlots(wire.Names{}.Name(r.Key, r.Slots.ID), 0, false)
+				m.SetSlots(wire.Names{}.CountName(r.Key, r.Slots.ID, 0), 0, false)
 			},
 		},
 		checked{

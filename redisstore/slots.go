@@ -3,6 +3,7 @@ package redisstore
 import (
 	"crypto/rand"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,10 +33,11 @@ type keyStates struct {
 	// route returns the store that has a name, or nil if that store fails or is unknown.
 	route      func(name string) *Store
 	table      *slots.Table
-	lastLoss   error             // the failure of the last lost message with slots
-	queuedSets map[string]bool   // names with a queued call that sets their count
-	timer      *time.Timer       // of the next turn; nil if no name is known
-	correcting map[string]*batch // in flight, with corrections of a key
+	lastLoss   error               // the failure of the last lost message with slots
+	queuedSets map[string]bool     // names with a queued call that sets their count
+	left       map[string][]string // names of counts of tenants whose slots were given back, by the name of the slots
+	timer      *time.Timer         // of the next turn; nil if no name is known
+	correcting map[string]*batch   // in flight, with corrections of a key
 	waiting    map[awaited][]*pendingCall
 }
 
@@ -54,7 +56,7 @@ const turnInterval = 100 * time.Millisecond
 func newKeyStates(names wire.Names, expiry time.Duration, route func(string) *Store) *keyStates {
 	k := &keyStates{
 		names: names, expiry: expiry.Microseconds(), started: time.Now(), route: route,
-		table: slots.New(expiry.Microseconds()), queuedSets: make(map[string]bool),
+		table: slots.New(expiry.Microseconds()), queuedSets: make(map[string]bool), left: make(map[string][]string),
 		correcting: make(map[string]*batch), waiting: make(map[awaited][]*pendingCall),
 	}
 	_, _ = rand.Read(k.instance[:]) // never fails
@@ -66,7 +68,17 @@ func (k *keyStates) at(t time.Time) algorithms.Micros {
 	return t.Sub(k.started).Microseconds()
 }
 
-// slotsUse is that a call takes, looks at or sets the slots of a name. Reserved events are counted as slots are.
+// slotsName returns the name of the count of slots of a request, which is that of its tenant.
+func (k *keyStates) slotsName(r *store.ZoneRequest) string {
+	return k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID)
+}
+
+// reservedName returns the name of the count of reserved events of a request.
+func (k *keyStates) reservedName(r *store.ZoneRequest) string {
+	return k.names.CountName(r.Key, r.ReservedID, 0)
+}
+
+// slotsUse is that a call takes, looks at or sets the count of slots of a name. Reserved events are counted as slots are.
 type slotsUse struct {
 	name     string
 	request  *store.ZoneRequest // nil: the call sets the count
@@ -93,10 +105,10 @@ func (k *keyStates) slotsOf(requests []store.ZoneRequest) (uses []slotsUse) {
 	for i := range requests {
 		r := &requests[i]
 		if r.Slots != nil {
-			uses = append(uses, slotsUse{name: k.names.Name(r.Key, r.Slots.ID), request: r})
+			uses = append(uses, slotsUse{name: k.slotsName(r), request: r})
 		}
 		if r.ReservedID != "" {
-			uses = append(uses, slotsUse{name: k.names.Name(r.Key, r.ReservedID), request: r, reserved: true})
+			uses = append(uses, slotsUse{name: k.reservedName(r), request: r, reserved: true})
 		}
 	}
 	return uses
@@ -119,7 +131,7 @@ func (k *keyStates) releaseOf(c *store.Correction) *release {
 	if !c.Releases() {
 		return nil
 	}
-	return &release{name: k.names.Name(c.Request.Key, c.Request.ReservedID), events: c.Request.Outcome.Reserved.Added}
+	return &release{name: k.reservedName(c.Request), events: c.Request.Outcome.Reserved.Added}
 }
 
 // addReleasesLocked adds the releases of a call to a batch. While their count is being set, or must be, they end without
@@ -215,9 +227,12 @@ func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
 		if !c.Leave || !r.Outcome.Slots.Taken {
 			continue
 		}
-		name := k.names.Name(r.Key, r.Slots.ID)
+		name := k.slotsName(r)
 		k.mu.Lock()
 		k.table.Leave(name, 1, k.at(time.Now()))
+		if of := wire.OfCount(name); r.Tenant.ID != 0 && !slices.Contains(k.left[of], name) {
+			k.left[of] = append(k.left[of], name)
+		}
 		if set {
 			k.queueOneSetLocked(name)
 		}
@@ -226,9 +241,9 @@ func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
 }
 
 // EndLine implements [Redis].
-func (c corrector) EndLine(slotsID, key string) {
+func (c corrector) EndLine(slotsID, key string, tenant uint64) {
 	k := c.keys
-	name := k.names.Name(key, slotsID)
+	name := k.names.CountName(key, slotsID, tenant)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.table.EndLine(name, k.at(time.Now()))
@@ -266,13 +281,22 @@ func newSetCall(name string) *pendingCall {
 	}
 }
 
+// toSetLocked returns the names of the counts to set before a take of slots, because tenants have given some back.
+func (k *keyStates) toSetLocked(slots string) []string {
+	names := slices.DeleteFunc(k.left[slots], func(name string) bool { return !k.table.NeedsSet(name) })
+	if k.left[slots] = names; len(names) == 0 {
+		delete(k.left, slots)
+	}
+	return names
+}
+
 // countSlots counts slots that another store has granted.
 func (k *keyStates) countSlots(requests []store.ZoneRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range requests {
 		if r := &requests[i]; r.Slots != nil && r.Outcome.Slots.Taken {
-			k.table.Count(k.names.Name(r.Key, r.Slots.ID), k.at(time.Now()))
+			k.table.Count(k.slotsName(r), k.at(time.Now()))
 		}
 	}
 	k.scheduleSetLocked()
@@ -295,5 +319,8 @@ func (k *keyStates) setDue() {
 	}
 	for _, name := range due {
 		k.queueSetLocked(name)
+	}
+	for slots := range k.left { // forgets those that are set
+		k.toSetLocked(slots)
 	}
 }

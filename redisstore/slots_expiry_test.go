@@ -26,7 +26,7 @@ func TestSlotsExpiryStays(t *testing.T) {
 		write(m)
 		errtest.None(t, client.Eval(ctx, featuresFor(r).Script(), m.AppendKeys(nil), m.Argument()).Err())
 	}
-	giveBack := func(m *wire.Message) { m.SetSlots(name, 0, false) }
+	giveBack := func(m *wire.Message) { m.SetSlots(wire.Names{}.CountName("k", r[0].Slots.ID, 0), 0, false) }
 	run(func(m *wire.Message) { m.Take(r) })
 	client.Expire(ctx, name, time.Hour)
 	run(giveBack)

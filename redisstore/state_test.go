@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -66,7 +67,9 @@ func (p *program) slotsDifference(client *redis.Client, key string, want wiretes
 	}
 	want = slices.DeleteFunc(slices.Clone(want), func(i wiretest.InstanceSlots) bool { return i.Expires == 0 && i.LineExpires == 0 })
 	for _, s := range []wiretest.Slots{got, want} {
-		slices.SortFunc(s, func(a, b wiretest.InstanceSlots) int { return bytes.Compare(a.Instance[:], b.Instance[:]) })
+		slices.SortFunc(s, func(a, b wiretest.InstanceSlots) int {
+			return cmp.Or(bytes.Compare(a.Instance[:], b.Instance[:]), cmp.Compare(a.ID, b.ID))
+		})
 	}
 	if !slices.Equal(got, want) {
 		return fmt.Sprintf("slots at %s: Go %v, Lua %v", key, want, got), nil

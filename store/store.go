@@ -25,8 +25,10 @@ package store
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -57,13 +59,38 @@ type Slots struct {
 	Share int64
 }
 
-// SlotLine says where a request stands among the requests of a key that wait for slots, or for reserved events. A shared
-// store serves them in the order in which they came, over all its instances. A request gets a slot only if more are free
-// than requests of other instances wait that came before. The zero SlotLine stands for a request that has just come.
+// Tenant is for whom a request takes a slot. While requests of several tenants of a key wait for slots, each free slot goes to
+// the tenant that holds the least for its weight. For example, of 20 slots three tenants with the weights 1, 1 and 2 hold 5, 5
+// and 10. Any tenant can take slots that are idle. Requests with the zero Tenant count as those of one tenant.
+type Tenant struct {
+	// ID is a hash of the tenant, below 2^56: see [NewTenant]. 0 means that the request has no tenant.
+	ID uint64
+	// Weight is from 1 to MaxWeight. If requests of a tenant have several, the largest counts.
+	Weight int64
+}
+
+// MaxWeight is the largest Weight of a [Tenant].
+const MaxWeight = 1000
+
+// OtherTenants is the ID of tenants that share one place, because too many tenants use the slots of a key at once.
+const OtherTenants uint64 = 1
+
+// NewTenant returns the tenant of that name. The secret, which may be empty, is that of the names of keys. A store gets only the
+// hash. A weight that is too small or too large becomes the smallest or the largest.
+func NewTenant(secret, name string, weight int64) Tenant {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(name))
+	id := binary.BigEndian.Uint64(mac.Sum(nil)) >> 8
+	return Tenant{ID: max(id, OtherTenants+1), Weight: min(max(weight, 1), MaxWeight)}
+}
+
+// SlotLine says where a request stands among the requests of a key and tenant that wait for slots, or for reserved events. A
+// shared store serves them in the order in which they came, over all its instances. A request gets a slot only if more are free
+// than other requests wait whose turn comes before. The zero SlotLine stands for a request that has just come.
 type SlotLine struct {
 	// Waited is how long the request has waited.
 	Waited algorithms.Micros
-	// Waiting is the number of requests of this process that wait in its line, the request included, at most
+	// Waiting is the number of requests of this process and tenant that wait in its line, the request included, at most
 	// MaxWaiting. The request is the first of them. 0 means that it stands in no line.
 	Waiting int64
 	// Marks tells how long four of the requests behind the first one have waited. For example, of 8 requests behind it,
@@ -100,7 +127,7 @@ type Override struct {
 
 // formatVersion is part of the IDs of limits, slots and bans. Change it when stored values change their
 // meaning, so that old and new instances never read each other's state.
-const formatVersion = "4"
+const formatVersion = "5"
 
 // NewLimits returns the limits of a zone, with their IDs. The ID of a limit depends on its fingerprint, and on its place among
 // the limits with this fingerprint. So limits with other events or another burst keep the budgets. Limits of one zone
@@ -163,6 +190,8 @@ type ZoneRequest struct {
 	// Slots bounds how many requests of the key can be in flight. If Slots is nil, the number has
 	// no bound.
 	Slots *Slots
+	// Tenant is for whom the request takes one of the Slots. Memory doesn't read it: package lines has the turns of its requests.
+	Tenant Tenant
 	// ReservedID, if not empty, names the count of reserved events of the zone: [ReservedID] makes it. The charge of
 	// the request is reserved until a Correction is Settled. Mode must be Binary, or [algorithms.Settle].
 	ReservedID string

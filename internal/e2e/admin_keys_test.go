@@ -159,7 +159,7 @@ func TestAdminSeveralHandlers(t *testing.T) {
 		c.Get(t, "/b?key=k").Want(t, 429)
 	}
 	c.Operate(t, 204, "PUT", banPath("k"), `{"duration":"1ms"}`)
-	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:4b").Result()
+	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:5b").Result()
 	if ban, ok := algorithms.ParseState(state); err != nil || !ok || ban.C != 64+1 { // counts bans, and marks those by operators
 		t.Errorf("%q %v", state, err)
 	}

@@ -194,11 +194,32 @@ var mistakes = []mistake{
 	},
 	{
 		"places are not given back", "internal/lines/places.go",
-		"		k.taken--\n", "",
+		"		k.add(tenant, -1)\n", "",
 	},
 	{
 		"an abandoned place is kept", "internal/lines/places.go",
 		"		h.abandoned = true\n", "",
+	},
+	// Tenants.
+	{
+		"slots are counted for no tenant", "redisstore/slots.go",
+		"k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID)", "k.names.CountName(r.Key, r.Slots.ID, 0)",
+	},
+	{
+		"Redis does not hear of tenants", "internal/wire/message.go",
+		"m.appendLine(r.Line, !r.WaitsForReserved, r.Tenant)", "m.appendLine(r.Line, !r.WaitsForReserved, store.Tenant{})",
+	},
+	{
+		"all tenants wait in one line", "internal/lines/pools.go",
+		"	return r.Requests[n.Zone].Tenant.ID\n", "	return 0 * r.Requests[n.Zone].Tenant.ID\n",
+	},
+	{
+		"a slot goes to the tenant that holds the most", "algorithms/slots.lua",
+		"ceil(level)) - r.held", "0) + r.held",
+	},
+	{
+		"weights do not count", "algorithms/slots.lua",
+		"held * r.weight / max(s.others_weight, weight)", "held",
 	},
 	// Calendars.
 	{

@@ -200,7 +200,11 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 	if a.counts {
 		z.warnOfEmptyKey(key)
 	}
-	return state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, a), nil
+	applies = state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, a)
+	if z.TenantOf != nil && applies == AppliesYes {
+		state.Requests[len(state.Requests)-1].Tenant = z.TenantOf(repl)
+	}
+	return applies, nil
 }
 
 // addKey adds an entry for the request's key in a zone, unless the key has neither limits nor a ban there. It

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Zone is a zone of a limiter, compiled from the Zone of a configuration. Requests only read it, except for fields that
@@ -42,6 +44,8 @@ type Zone struct {
 	Hold            *HoldPolicy     // nil: no response bans a key
 	BanLookup       *LimitSet       // the ban alone, for requests of other zones; nil: none is looked up
 	Concurrency     int64           // as configured for the zone; 0: any number of requests may be in flight
+	// TenantOf returns the tenant of a request, for zones with slots and a Delay. nil: requests have no tenants.
+	TenantOf func(repl *caddy.Replacer) store.Tenant
 
 	// The charge of a request.
 	Mode      algorithms.Mode

@@ -3,6 +3,7 @@ package lines
 import (
 	"slices"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -32,14 +33,50 @@ func (w *world) refund(z *zoneModel, owner any, corrections []store.Correction) 
 func (c *client) indexOf(z *zoneModel) int { return slices.Index(c.zones, z) }
 
 // line returns the clients that stand in a line, in the order in which they came.
-func (w *world) line(key slotKey) (line []*client) {
-	for _, c := range w.clients {
-		if (c.doing == waiting || c.doing == asking) && c.slotKey(c.need) == key {
+func (w *world) line(key lineKey) (line []*client) {
+	for _, c := range w.pool(key.slotKey) {
+		if c.tenantOf(c.need) == key.tenant {
 			line = append(line, c)
 		}
 	}
-	slices.SortStableFunc(line, func(a, b *client) int { return int(a.Came - b.Came) })
 	return line
+}
+
+// pool returns the clients that stand in any line of a key.
+func (w *world) pool(key slotKey) (pool []*client) {
+	for _, c := range w.clients {
+		if (c.doing == waiting || c.doing == asking) && c.slotKey(c.need) == key {
+			pool = append(pool, c)
+		}
+	}
+	slices.SortStableFunc(pool, func(a, b *client) int { return int(a.Came - b.Came) })
+	return pool
+}
+
+// asks reports whether a client is asking in any line of a key.
+func (w *world) asks(key slotKey) bool {
+	return slices.ContainsFunc(w.pool(key), func(c *client) bool { return c.doing == asking })
+}
+
+// comesAfter reports whether the tenant of another client that waits for the same slots holds less for its weight.
+func (c *client) comesAfter(other *client) bool {
+	load := func(c, of *client) int64 {
+		held := int64(0)
+		for _, user := range c.clients {
+			if i := user.indexOf(c.zones[c.Line()]); i >= 0 && user.doing > asking && user.doing < gone && user.due < algorithms.Forever &&
+				user.lineKey(i) == c.lineKey(c.Line()) && user.Requests[i].Outcome.Slots.Taken {
+				held++
+			}
+		}
+		return held * max(of.Requests[of.Line()].Tenant.Weight, 1)
+	}
+	own, others := load(c, other), load(other, c)
+	return own > others || own == others && other.Came < c.Came
+}
+
+// hasPlaceIn reports whether the client has a place in its zone i, or had one that nobody has given back.
+func (c *client) hasPlaceIn(i int) bool {
+	return c.doing <= asking && c.Zones[i].hasPlace || slices.Contains(c.zones[i].line, c)
 }
 
 // places counts the places of a key, or of all.
@@ -74,7 +111,9 @@ func (w *world) check() {
 				w.Errorf("the last charge of key %s isn't given back", key)
 			}
 			if z.Slots != nil {
-				waiting += w.checkLine(slotKey{z.Slots.ID, key}, z)
+				for _, tenant := range w.tenants {
+					waiting += w.checkLine(lineKey{slotKey{z.Slots.ID, key}, tenant.ID}, z)
+				}
 			}
 		}
 		if int64(waiting) != z.counted {
@@ -85,30 +124,43 @@ func (w *world) check() {
 }
 
 // checkLine returns how many wait in a line.
-func (w *world) checkLine(key slotKey, z *zoneModel) int {
-	line, real := w.line(key), []*Request(nil)
-	if l := w.slots.byKey[key]; l != nil {
+func (w *world) checkLine(key lineKey, z *zoneModel) int {
+	line, real, holding := w.line(key), []*Request(nil), int64(0)
+	for _, c := range w.clients {
+		if i := c.indexOf(z); i >= 0 && key.tenant != 0 && c.lineKey(i) == key && c.doing > asking && c.doing < gone && c.due < algorithms.Forever && c.Requests[i].Outcome.Slots.Taken {
+			holding++
+		}
+	}
+	if l := w.slots.byKey[key.slotKey].line(key.tenant); l != nil {
+		holding -= l.held
 		for e := l.requests.Front(); e != nil; e = e.Next() {
 			real = append(real, e.Value.(*Request))
 		}
+	}
+	if holding != 0 {
+		w.Errorf("line %v: its tenant holds %d more", key, holding)
 	}
 	if !slices.EqualFunc(real, line, func(r *Request, c *client) bool { return r == &c.Request }) {
 		w.Errorf("line %v has %v, want %v", key, real, line)
 	}
 	if len(line) == 0 {
-		if n := w.told[key]; n > 0 {
+		if n := w.told[key]; n > 0 && w.pause == SharedPause {
 			w.Errorf("nobody waits in line %v, but the store knows of %d", key, n)
 		}
 		return 0
 	}
-	due := w.paces[key].next
-	if w.paces[key].mayBeFree || w.taken[key] < z.Slots.Limit {
-		due = w.now
+	longest := perQuestion * Micros(4*len(w.tenants)) // pause, with two keys and two zones
+	due, asked, pool := w.paces[key].next+max(longest-w.pause, 0), w.asks(key.slotKey), w.pool(key.slotKey)
+	if len(w.tenants) > 1 {
+		due += max(longest, w.pause) // it was the turn of another line, which has ended
 	}
-	asked := slices.ContainsFunc(line, func(c *client) bool { return c.doing == asking })
+	isDue := func(c *client) bool { return c.due <= w.now }
+	if hasReason := w.paces[key].mayBeFree || w.taken[key.slotKey] < z.Slots.Limit; hasReason && !asked && !slices.ContainsFunc(pool, isDue) {
+		w.Errorf("nobody of %v asks, although a slot may be free", key)
+	}
 	for i, c := range line {
 		latest := c.Came + z.MaxDelay
-		if i == 0 && !asked {
+		if i == 0 && !asked && !slices.ContainsFunc(pool, isDue) {
 			latest = min(latest, due)
 		}
 		if c.doing == waiting && c.due > max(latest, w.now) {

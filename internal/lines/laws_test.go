@@ -19,14 +19,27 @@ type world struct {
 	memory  *store.Memory
 	slots   *SlotLines
 	zones   [2]*zoneModel
-	paces   map[slotKey]*pace
+	tenants []store.Tenant
+	pause   Micros // that of the SlotLines
+	paces   map[lineKey]*pace
 	taken   map[slotKey]int64 // slots
-	told    map[slotKey]int64 // how many wait, as the store knows
+	told    map[lineKey]int64 // how many wait, as the store knows
 	now     Micros
 	clients []*client // except those that are gone
 	came    Micros    // how many have come
 	takes   int       // how many have been decided
 	passed  int
+}
+
+// lineKey names the line of a tenant.
+type lineKey struct {
+	slotKey
+	tenant uint64
+}
+
+func (c *client) lineKey(zone int) lineKey {
+	n := Need{Zone: zone}
+	return lineKey{c.slotKey(n), c.tenantOf(n)}
 }
 
 type zoneModel struct {
@@ -40,6 +53,7 @@ type zoneModel struct {
 // pace says when the first request of a line asks.
 type pace struct {
 	mayBeFree bool // something has happened since the last question
+	freed     bool // since the last question of any line of the key
 	next      Micros
 }
 
@@ -80,15 +94,25 @@ func (w *world) come() {
 			c.due = min(c.due, w.now+wait)
 		}
 	}
-	key := []string{"a", "a", "a", "b"}[w.random.IntN(4)]
+	key, tenant := []string{"a", "a", "a", "b"}[w.random.IntN(4)], w.tenants[w.random.IntN(len(w.tenants))]
 	want := make([]bool, len(c.zones))
 	for i, z := range c.zones {
 		q := z.ZoneRequest
-		q.Key = key
+		q.Key, q.Tenant = key, tenant
 		c.Requests, c.Zones = append(c.Requests, q), append(c.Zones, ZoneWait{Delay: &z.DelayPolicy})
 		places, _, _ := w.places(z, "")
 		has, _, _ := w.places(z, key)
-		want[i] = z.MaxPlaces > places && (z.SingleKey || z.MaxPlaces-places > has)
+		own := int64(0) // of the tenant
+		for _, other := range w.clients {
+			if i := other.indexOf(z); i >= 0 && other.Requests[0].Key == key && other.Zones[i].tenant == tenant.ID && other.hasPlaceIn(i) {
+				own++
+			}
+		}
+		room := z.MaxPlaces - places
+		if !z.SingleKey {
+			room = (room - has + 1) / 2
+		}
+		want[i] = room > 0 && (tenant.ID == 0 || room > own)
 	}
 	c.Reserve(always)
 	for i, z := range c.Zones {
@@ -99,7 +123,7 @@ func (w *world) come() {
 	w.clients = append(w.clients, c)
 	occupied := -1
 	for i := range c.zones {
-		if occupied < 0 && c.Requests[i].Slots != nil && len(w.line(c.slotKey(Need{Zone: i}))) > 0 {
+		if occupied < 0 && c.Requests[i].Slots != nil && len(w.pool(c.slotKey(Need{Zone: i}))) > 0 {
 			occupied = i
 		}
 	}
@@ -137,9 +161,9 @@ func (c *client) ask(doing doing) {
 				c.taken[c.slotKey(Need{Zone: i})]++
 			}
 			if n := c.Requests[i].Line.Waiting; n > 0 {
-				c.told[c.slotKey(Need{Zone: i})] = n
+				c.told[c.lineKey(i)] = n
 				if allowed {
-					c.told[c.slotKey(Need{Zone: i})]--
+					c.told[c.lineKey(i)]--
 				}
 			}
 		}
@@ -154,8 +178,11 @@ func (c *client) answered(allowed bool) {
 	}
 	if c.random.IntN(20) == 0 { // the store fails
 		c.slots.Leave(&c.Request, c.now)
-		c.passOn(line, true)
+		c.passOn(line, slotsMayRemain)
 		c.end()
+		for i := range c.Requests {
+			c.Requests[i].Tenant = store.Tenant{} // for which no slot counts
+		}
 		c.correct(algorithms.Forever)
 		return
 	}
@@ -167,7 +194,11 @@ func (c *client) answered(allowed bool) {
 		c.join(need.Zone)
 		return
 	}
-	c.passOn(line, !allowed || line >= 0 && c.Requests[line].Outcome.Slots.InFlight < c.Requests[line].Slots.Limit)
+	slots := slotsMayRemain
+	if allowed && line >= 0 && c.Requests[line].Outcome.Slots.InFlight >= c.Requests[line].Slots.Limit {
+		slots = noSlotRemains
+	}
+	c.passOn(line, slots)
 	if !allowed {
 		c.end()
 		return
@@ -209,53 +240,72 @@ func (c *client) pass() {
 	c.then(c.random.Int64N(second), c.finish)
 }
 
-// passOn is called when a request leaves a line. If it was asking there, the next one asks.
-func (c *client) passOn(line int, mayBeFree bool) {
+// passOn is called when a request that was asking in a line leaves it, or returns to it. Slots that may remain are a reason
+// for all lines of the key to ask. If none remains, what was free before the question is none any more.
+func (c *client) passOn(line int, slots remaining) {
 	if line < 0 {
 		return
 	}
-	if p := c.paces[c.slotKey(Need{Zone: line})]; p != nil {
-		*p = pace{p.mayBeFree || mayBeFree, c.now + SharedPause}
+	own := c.lineKey(line)
+	for key, p := range c.paces {
+		if key.slotKey != own.slotKey {
+			continue
+		}
+		if p.mayBeFree = slots == slotsMayRemain || p.mayBeFree && (slots == slotsForOthers || p.freed); key == own {
+			p.next = c.now + c.pause
+		}
 	}
 }
 
 // join begins a line, joins one, or returns to one after a question.
 func (c *client) join(zone int) {
-	key := c.slotKey(Need{Zone: zone})
 	if c.doing == asking && c.Line() == zone {
-		c.paces[key].next = c.now + SharedPause
+		slots := slotsForOthers
+		if c.Requests[zone].Outcome.Slots.InFlight >= c.Requests[zone].Slots.Limit {
+			slots = noSlotRemains
+		}
+		c.passOn(zone, slots)
 	} else {
 		if c.doing == asking {
-			c.passOn(c.Line(), true)
+			c.passOn(c.Line(), slotsMayRemain)
 		}
-		c.enter(key)
+		c.enter(c.lineKey(zone))
 	}
 	c.doing = waiting
 	c.then(c.slots.Join(&c.Request, Need{Zone: zone}, c.now), c.look)
 }
 
 // enter begins a line if the client is the first one.
-func (c *client) enter(key slotKey) {
+func (c *client) enter(key lineKey) {
 	if line := c.world.line(key); len(line) == 0 || len(line) == 1 && line[0] == c {
 		c.paces[key] = &pace{next: c.now}
 	}
 }
 
 func (c *client) look() {
-	before, first := c.Line(), c.world.line(c.slotKey(c.need))[0] == c
+	before, first := c.Line(), c.world.line(c.lineKey(c.Line()))[0] == c
 	next, wait := c.slots.Look(&c.Request, c.now)
 	switch next {
 	case Ask:
-		key := c.slotKey(c.need)
+		key := c.lineKey(c.Line())
 		p, line := c.paces[key], c.world.line(key)
-		if line[0] != c || slices.ContainsFunc(line, func(c *client) bool { return c.doing == asking }) || !p.mayBeFree && c.now < p.next {
+		if line[0] != c || c.world.asks(key.slotKey) || !p.mayBeFree && c.now < p.next {
 			c.Errorf("it is not the turn of this client of %v", line)
 		}
 		for i := range c.zones {
 			if c.Requests[i].Slots != nil && c.Zones[i].hasPlace && i != before {
-				if other := c.world.line(c.slotKey(Need{Zone: i})); len(other) > 0 && other[0].Came < c.Came {
+				if other := c.world.line(c.lineKey(i)); len(other) > 0 && other[0].Came < c.Came {
 					c.Error("an earlier one waits in another line")
 				}
+			}
+		}
+		for other, p := range c.paces {
+			rivals := c.world.line(other)
+			if other.slotKey != key.slotKey || len(rivals) == 0 {
+				continue
+			}
+			if p.freed = false; c.pause == LocalPause && p.mayBeFree && key.tenant*other.tenant != 0 && c.comesAfter(rivals[0]) {
+				c.Errorf("it is the turn of the tenant of %v, which holds less for its weight", rivals[0])
 			}
 		}
 		p.mayBeFree = false
@@ -263,8 +313,8 @@ func (c *client) look() {
 		c.ask(asking)
 	case Wait:
 		if c.Line() != before {
-			c.paces[c.slotKey(Need{Zone: before})].mayBeFree = true
-			c.enter(c.slotKey(c.need))
+			c.tell(before)
+			c.enter(c.lineKey(c.Line()))
 		}
 		c.due = c.now + wait
 	default:
@@ -272,7 +322,7 @@ func (c *client) look() {
 			c.Error("denied before its time is over")
 		}
 		if first {
-			c.paces[c.slotKey(Need{Zone: before})].mayBeFree = true
+			c.tell(before)
 		}
 		c.end()
 	}
@@ -295,12 +345,18 @@ func (c *client) checkTold(line []*client) {
 	}
 }
 
+// tell makes the next one of a line ask at once, because the first one has left. Memory knows nothing of lines.
+func (c *client) tell(zone int) {
+	p := c.paces[c.lineKey(zone)]
+	p.mayBeFree = p.mayBeFree || c.pause == SharedPause
+}
+
 // leave ends what the client does, if it waits or is held.
 func (c *client) leave() {
 	switch c.doing {
 	case waiting:
-		if key := c.slotKey(c.need); c.world.line(key)[0] == c {
-			c.paces[key].mayBeFree = true // the next one asks at once
+		if c.world.line(c.lineKey(c.Line()))[0] == c {
+			c.tell(c.Line())
 		}
 		c.slots.Leave(&c.Request, c.now)
 		c.end()
@@ -334,8 +390,10 @@ func (c *client) correct(refund Micros) {
 		if taken {
 			key := c.slotKey(Need{Zone: i})
 			c.taken[key]--
-			if p := c.paces[key]; p != nil {
-				p.mayBeFree = true
+			for line, p := range c.paces {
+				if line.slotKey == key {
+					p.mayBeFree, p.freed = true, true
+				}
 			}
 		}
 	}
@@ -382,8 +440,12 @@ func TestLaws(t *testing.T) {
 	for seed := range seedtest.Cases(t, uint64(200)) {
 		random := rand.New(rand.NewPCG(seed, 17))
 		w := &world{T: t, random: random, memory: store.NewMemory(1000), now: hour}
-		w.slots = NewSlotLines(SharedPause, func(id, key string) { w.told[slotKey{id, key}] = 0 })
-		w.paces, w.taken, w.told = make(map[slotKey]*pace), make(map[slotKey]int64), make(map[slotKey]int64)
+		w.pause, w.slots = LocalPause, NewSlotLines(LocalPause, nil)
+		if random.IntN(3) > 0 { // a shared store
+			w.pause, w.slots = SharedPause, NewSlotLines(SharedPause, func(id, key string, tenant uint64) { w.told[lineKey{slotKey{id, key}, tenant}] = 0 })
+		}
+		w.paces, w.taken, w.told = make(map[lineKey]*pace), make(map[slotKey]int64), make(map[lineKey]int64)
+		w.tenants = []store.Tenant{{}, {ID: 2, Weight: 1}, {ID: 3, Weight: 1 + random.Int64N(3)}}[:1+random.IntN(3)]
 		maxDelay := 1 + random.Int64N(3*second)
 		for i := range w.zones {
 			z := &zoneModel{}
@@ -392,7 +454,7 @@ func TestLaws(t *testing.T) {
 			z.Places = NewPlaces(func(owner any, corrections []store.Correction) { w.refund(z, owner, corrections) })
 			z.CountWaiting = func(_ Need, n int64) { z.counted += n }
 			if random.IntN(3) > 0 {
-				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: []int64{1, 1, 2, 2, 9}[random.IntN(5)]}
+				z.Slots = &store.Slots{ID: store.SlotsID(z.Zone, ""), Limit: []int64{1, 1, 2, 3, 9}[random.IntN(5)]}
 			}
 			if z.Slots == nil || random.IntN(2) == 0 {
 				z.Limits = []store.Limit{storetest.Limit(t, z.Zone, algorithms.Quota{
@@ -406,8 +468,8 @@ func TestLaws(t *testing.T) {
 		for _, z := range w.zones {
 			z.wantEmpty(t)
 		}
-		if requests, lines := w.slots.Waiting(); requests != 0 || lines != 0 {
-			t.Errorf("%d requests wait in %d lines, want none", requests, lines)
+		if requests, lines := w.slots.Waiting(); requests != 0 || lines != 0 || len(w.slots.byKey) != 0 {
+			t.Errorf("%d requests wait in %d lines of %v, want none", requests, lines, w.slots.byKey)
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)

@@ -63,6 +63,7 @@ type Request struct {
 	asked   bool   // the store has decided
 	allowed bool   // its last decision
 	waits   bool   // in a line, and its charges are not being decided
+	entered bool   // it counts as a user of its tenants' slots
 	need    Need   // for which the request waits, or has waited last
 	banEnds Micros // when a request that waits for the end of a ban asks again
 	line    *line
@@ -74,6 +75,7 @@ type ZoneWait struct {
 	Delay *DelayPolicy // nil: the zone delays no request
 
 	hasPlace bool
+	tenant   uint64       // whose place it is
 	held     *heldRequest // on that place, while a limit delays the request
 }
 
@@ -108,8 +110,8 @@ func (r *Request) Reserve(mayWait func() bool) (reserved bool) {
 		case q.Shadow: // is charged in advance, but not delayed
 			q.MaxWait = maxWait
 		case !mayWait():
-		case q.Peek && p.hasPlace(q.Key), !q.Peek && p.reserve(q.Key):
-			q.MaxWait, r.Zones[i].hasPlace, reserved = maxWait, true, true
+		case q.Peek && p.hasPlace(q.Key, q.Tenant.ID), !q.Peek && p.reserve(q.Key, q.Tenant.ID):
+			q.MaxWait, r.Zones[i].hasPlace, r.Zones[i].tenant, reserved = maxWait, true, q.Tenant.ID, true
 		}
 	}
 	return reserved
@@ -129,7 +131,7 @@ func (r *Request) longestLimitDelay(zone int, waited Micros) Micros {
 func (r *Request) Release() {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace && z.held == nil {
-			z.Delay.Places.release(r.Requests[i].Key)
+			z.Delay.Places.release(r.Requests[i].Key, z.tenant)
 			z.hasPlace = false
 		}
 	}
@@ -141,7 +143,7 @@ func (r *Request) Release() {
 func (r *Request) Hold(owner any) {
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace && z.Delay.MaxDelay > 0 && len(r.Requests[i].Limits) > 0 {
-			z.held = z.Delay.Places.hold(owner, r.Requests[i])
+			z.held = z.Delay.Places.hold(owner, r.Requests[i], z.tenant)
 		}
 	}
 }

@@ -26,16 +26,32 @@ type Places struct {
 
 // keyPlaces are the places of one key.
 type keyPlaces struct {
-	taken    int64          // by requests that are delayed, being decided, or wait for a slot
-	awaiting int64          // the number of these that wait for a slot, so they aren't charged
-	line     []*heldRequest // those that a limit delays, in the order of the charges
+	taken    int64            // by requests that are delayed, being decided, or wait for a slot
+	awaiting int64            // the number of these that wait for a slot, so they aren't charged
+	byTenant map[uint64]int64 // the number of these by tenant; without tenants nil
+	line     []*heldRequest   // those that a limit delays, in the order of the charges
+}
+
+// add adds n places of a tenant.
+func (k *keyPlaces) add(tenant uint64, n int64) {
+	k.taken += n
+	if tenant == 0 {
+		return
+	}
+	if k.byTenant == nil {
+		k.byTenant = make(map[uint64]int64)
+	}
+	if k.byTenant[tenant] += n; k.byTenant[tenant] == 0 {
+		delete(k.byTenant, tenant)
+	}
 }
 
 // heldRequest is a request that waits until it may pass.
 type heldRequest struct {
 	owner     any
 	request   store.ZoneRequest
-	abandoned bool // the client has disconnected
+	tenant    uint64 // whose place it is
+	abandoned bool   // the client has disconnected
 }
 
 // NewPlaces returns Places. They call refund to give back the charges of requests whose clients have
@@ -69,11 +85,11 @@ func (p *Places) change(key string, changed func(keyPlaces) keyPlaces) {
 // reserve takes a place for a request of a key, and reports whether one was free. A key
 // gets another place only while more places are free than the key has. So it leaves some for
 // other keys: one key alone gets half of the places, two keys get a third each. If all
-// requests have the same key, that key gets all places.
-func (p *DelayPolicy) reserve(key string) (reserved bool) {
+// requests have the same key, that key gets all places. In the same way a tenant leaves some for other tenants.
+func (p *DelayPolicy) reserve(key string, tenant uint64) (reserved bool) {
 	p.Places.change(key, func(k keyPlaces) keyPlaces {
-		if reserved = p.isFree(k); reserved {
-			k.taken++
+		if reserved = p.isFree(k, tenant); reserved {
+			k.add(tenant, 1)
 		}
 		return k
 	})
@@ -81,22 +97,25 @@ func (p *DelayPolicy) reserve(key string) (reserved bool) {
 }
 
 // hasPlace reports whether reserve would take a place.
-func (p *DelayPolicy) hasPlace(key string) bool {
+func (p *DelayPolicy) hasPlace(key string, tenant uint64) bool {
 	p.Places.mu.Lock()
 	defer p.Places.mu.Unlock()
-	return p.isFree(p.Places.byKey[key])
+	return p.isFree(p.Places.byKey[key], tenant)
 }
 
-// isFree reports whether a key with these places gets another one.
-func (p *DelayPolicy) isFree(k keyPlaces) bool {
-	free := p.MaxPlaces - p.Places.taken
-	return free > 0 && (k.taken < free || p.SingleKey)
+// isFree reports whether a tenant of a key with these places gets another one.
+func (p *DelayPolicy) isFree(k keyPlaces, tenant uint64) bool {
+	room := p.MaxPlaces - p.Places.taken // how many places the key can still get
+	if !p.SingleKey {
+		room = (room - k.taken + 1) / 2
+	}
+	return room > 0 && k.byTenant[tenant] < room
 }
 
 // release gives back the place of a request that was decided and isn't held.
-func (p *Places) release(key string) {
+func (p *Places) release(key string, tenant uint64) {
 	p.change(key, func(k keyPlaces) keyPlaces {
-		k.taken--
+		k.add(tenant, -1)
 		return k
 	})
 }
@@ -113,8 +132,8 @@ func (p *Places) addAwaiting(key string, n int64) {
 // hold puts a charged request into the line of its key, on the place that was reserved for it.
 // Replies of the store can overtake each other, so the receipts decide where the request
 // stands.
-func (p *Places) hold(owner any, r store.ZoneRequest) *heldRequest {
-	held := &heldRequest{owner: owner, request: r}
+func (p *Places) hold(owner any, r store.ZoneRequest, tenant uint64) *heldRequest {
+	held := &heldRequest{owner: owner, request: r, tenant: tenant}
 	p.change(r.Key, func(k keyPlaces) keyPlaces {
 		at := len(k.line)
 		for at > 0 && k.line[at-1].isChargedAfter(held) {
@@ -140,9 +159,14 @@ func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
 func (p *Places) pass(h *heldRequest) {
 	p.change(h.request.Key, func(k keyPlaces) keyPlaces {
 		end := slices.Index(k.line, h) + 1
-		remaining := slices.DeleteFunc(slices.Clone(k.line[:end]), func(other *heldRequest) bool { return other == h || other.abandoned })
+		remaining := slices.DeleteFunc(slices.Clone(k.line[:end]), func(other *heldRequest) bool {
+			ends := other == h || other.abandoned
+			if ends {
+				k.add(other.tenant, -1)
+			}
+			return ends
+		})
 		k.line = slices.Replace(k.line, 0, end, remaining...)
-		k.taken -= int64(end - len(remaining))
 		return k
 	})
 }
@@ -168,6 +192,7 @@ func (p *Places) refundAbandoned(k keyPlaces) keyPlaces {
 	var corrections []store.Correction
 	for n > 0 && k.line[n-1].abandoned && k.line[n-1].owner == k.line[len(k.line)-1].owner {
 		n--
+		k.add(k.line[n].tenant, -1)
 		corrections = append(corrections, store.Correction{Request: &k.line[n].request, Refund: algorithms.Forever})
 	}
 	if len(corrections) == 0 {
@@ -175,6 +200,5 @@ func (p *Places) refundAbandoned(k keyPlaces) keyPlaces {
 	}
 	p.refund(k.line[n].owner, corrections)
 	k.line = slices.Delete(k.line, n, len(k.line))
-	k.taken -= int64(len(corrections))
 	return p.refundAbandoned(k) // those of the owner before
 }

@@ -22,25 +22,25 @@ func TestPlacesUnderFlood(t *testing.T) {
 			if random.IntN(10) == 0 {
 				key = keys[random.IntN(len(keys))]
 			}
-			for p.reserve(key) { // as many as it gets
+			for p.reserve(key, 0) { // as many as it gets
 			}
 			if free, want := places-q.taken, places>>len(keys); step > 0 && free < want {
 				t.Fatalf("seed %d: %d of %d places are free while %d keys want more, want at least %d", seed, free, places, len(keys), want)
 			}
-			if !p.reserve("newcomer") && places>>len(keys) > 0 {
+			if !p.reserve("newcomer", 0) && places>>len(keys) > 0 {
 				t.Fatalf("seed %d: a newcomer finds none of %d places beside %v", seed, places, q.byKey)
 			}
 			for has("newcomer") > 0 {
-				q.release("newcomer")
+				q.release("newcomer", 0)
 			}
 			if key := keys[random.IntN(len(keys))]; has(key) > 0 {
-				q.release(key)
+				q.release(key, 0)
 			}
 			p.check(t)
 		}
 		for _, key := range keys {
 			for has(key) > 0 {
-				q.release(key)
+				q.release(key, 0)
 			}
 		}
 		p.wantEmpty(t)

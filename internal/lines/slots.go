@@ -1,7 +1,6 @@
 package lines
 
 import (
-	"container/list"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,23 +8,25 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// SlotLines holds the lines of the requests that wait for a slot of one store, or for reserved events, one line per key and
-// [Need]. Requests stand in the order in which they came. Only the first one asks the store. It asks at once when
+// SlotLines holds the lines of the requests that wait for a slot of one store, or for reserved events, one line per key,
+// tenant and [Need]. Requests stand in the order in which they came. Only the first one asks the store. It asks at once when
 // this process has given a slot of the key back, or ended a reservation. Otherwise it asks after pauses, because another
 // process may have given one back. It tells the store for how long it has waited, so that a shared store
-// serves the lines of all processes in order: see [store.SlotLine].
+// serves the lines of all processes in order: see [store.SlotLine]. Lines of one key ask one after the other, first that of
+// the tenant that holds the least for its weight: see [store.Tenant].
 //
 // The lines outlive configurations, because waiting requests do. Each waiting request has a
 // place in its zone. This bounds the memory.
 //
 // SlotLines must be made by [NewSlotLines], and is safe for concurrent use. A [Request] is not.
 type SlotLines struct {
-	pause   Micros                    // between two questions of a line
-	endLine func(slotsID, key string) // called under mu
+	pause   Micros                                   // between two questions of a line
+	endLine func(slotsID, key string, tenant uint64) // called under mu
 
 	waiting atomic.Int64 // the number of requests in all lines; written under mu
 	mu      sync.Mutex
-	byKey   map[slotKey]*line
+	lines   int // with requests
+	byKey   map[slotKey]*pool
 }
 
 // The pauses between two questions of a line that need no reason.
@@ -41,43 +42,21 @@ const (
 
 // NewSlotLines returns SlotLines without lines, for a store of which a line asks after each pause. endLine, if not nil, is
 // called when a line has ended, unless the store knows that. It must not call the SlotLines.
-func NewSlotLines(pause Micros, endLine func(slotsID, key string)) *SlotLines {
-	return &SlotLines{pause: pause, endLine: endLine, byKey: make(map[slotKey]*line)}
-}
-
-// slotKey names the slots of a key in a zone of the store, or its reserved events.
-type slotKey struct {
-	id, key string
-}
-
-// line is a line of requests that wait for a slot of one key.
-type line struct {
-	slotKey
-	requests  list.List // of *Request, in the order in which they came; never empty
-	asker     *Request  // the one that is asking the store, or nil
-	mayBeFree bool      // a slot may have become free since the last question was asked
-	lastAsk   Micros    // after a pause from then, the first request asks even if mayBeFree is false
-}
-
-// slotKey returns the name of the slots or the reserved events that the request needs.
-func (r *Request) slotKey(n Need) slotKey {
-	q := &r.Requests[n.Zone]
-	if n.Reserved {
-		return slotKey{q.ReservedID, q.Key}
-	}
-	return slotKey{q.Slots.ID, q.Key}
+func NewSlotLines(pause Micros, endLine func(slotsID, key string, tenant uint64)) *SlotLines {
+	return &SlotLines{pause: pause, endLine: endLine, byKey: make(map[slotKey]*pool)}
 }
 
 // Waiting returns how many requests wait, and in how many lines.
 func (s *SlotLines) Waiting() (requests int64, lines int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.waiting.Load(), len(s.byKey)
+	return s.waiting.Load(), s.lines
 }
 
 // Begin begins with a request that has reserved its places. It returns Ask, Wait with a Need for Join, or
 // Decided: the request is denied.
 func (s *SlotLines) Begin(r *Request, now Micros) (next Step, need Need) {
+	s.enter(r)
 	need = s.occupiedLine(r)
 	switch {
 	case need == nothing:
@@ -85,6 +64,7 @@ func (s *SlotLines) Begin(r *Request, now Micros) (next Step, need Need) {
 	case r.canWait(need, now): // a newcomer doesn't overtake the requests that wait
 		return Wait, need
 	default:
+		s.exit(r)
 		r.denyFor(need)
 		return Decided, need
 	}
@@ -103,11 +83,11 @@ func (s *SlotLines) occupiedLine(r *Request) Need {
 		if q.Shadow || r.Zones[i].Delay == nil {
 			continue
 		}
-		if q.Slots != nil && r.Zones[i].Delay.MaxDelay > 0 && s.byKey[r.slotKey(Need{Zone: i})] != nil {
+		if q.Slots != nil && r.Zones[i].Delay.MaxDelay > 0 && s.byKey[r.slotKey(Need{Zone: i})].waits() {
 			return Need{Zone: i}
 		}
 		if n := (Need{Zone: i, Reserved: true}); r.mayWaitForReserved(i) {
-			if l := s.byKey[r.slotKey(n)]; l != nil && !mayFitBefore(q, &l.first().Requests[l.first().need.Zone]) {
+			if l := s.lineOf(r, n); l.waits() && !mayFitBefore(q, &l.first().Requests[l.first().need.Zone]) {
 				return n
 			}
 		}
@@ -130,10 +110,20 @@ func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, n
 		}
 	}
 	if r.line != nil {
-		q := &r.Requests[r.need.Zone]
-		s.leave(r, remaining(!allowed || r.need.Reserved || q.Outcome.Slots.InFlight < q.GrantedSlots()), now)
+		slots := noSlotRemains
+		if !allowed || r.need.Reserved || !r.foundNoSlot() {
+			slots = slotsMayRemain
+		}
+		s.leave(r, slots, now)
 	}
+	s.exit(r)
 	return Decided, nothing
+}
+
+// foundNoSlot reports whether no slot was free after the last decision.
+func (r *Request) foundNoSlot() bool {
+	q := &r.Requests[r.need.Zone]
+	return q.Outcome.Slots.InFlight >= q.GrantedSlots()
 }
 
 // Join puts a request into the line of a Need. If it stands in another line, it leaves
@@ -153,15 +143,20 @@ func (s *SlotLines) Join(r *Request, need Need, now Micros) (wait Micros) {
 		s.remove(r, slotsMayRemain, now)
 		s.insert(r, need, now)
 	} else {
-		r.line.asker = nil
-		r.line.lastAsk = now
-		s.wakeFirst(r.line, now)
+		slots := slotsForOthers
+		if !need.Reserved && r.foundNoSlot() {
+			slots = noSlotRemains
+		}
+		r.line.endQuestion(slots, now)
+		s.wakeLine(r.line, now)
 	}
 	return s.wait(r, now)
 }
 
 // Leave ends the wait of a request, if it waits, because it won't be decided.
 func (s *SlotLines) Leave(r *Request, now Micros) {
+	r.allowed = false
+	s.exit(r)
 	s.leave(r, slotsMayRemain, now)
 	r.endWait(now)
 }
@@ -180,6 +175,9 @@ func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
 	next, wait = s.look(r, now)
 	if next != Wait {
 		r.endWait(now)
+	}
+	if next == Decided {
+		s.exit(r)
 	}
 	if next == Decided && !r.asked {
 		r.denyFor(r.need)
@@ -204,6 +202,7 @@ func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 		return Decided, 0
 	}
 	if wait = s.wait(r, now); wait > 0 {
+		s.wakeNext(r.line.pool, now) // with time it may have become the turn of another line
 		return Wait, wait
 	}
 	if need := s.earlierLine(r); need != nothing {
@@ -211,7 +210,7 @@ func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 		s.insert(r, need, now)
 		return Wait, s.wait(r, now)
 	}
-	r.line.asker, r.line.mayBeFree = r, false
+	r.line.asker, r.line.freed, r.line.mayBeFree = r, false, false
 	r.tellStore(now)
 	return Ask, 0
 }
@@ -245,20 +244,24 @@ func (s *SlotLines) pauseOf(l *line) Micros {
 			pause = LocalPause
 		}
 	}
-	return max(pause, perQuestion*Micros(len(s.byKey)))
+	return max(pause, perQuestion*Micros(s.lines))
 }
 
 // wait returns how long a request in a line waits at most before the next Look.
 func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	wait := max(r.waitsUntil(r.need)-now, 0)
-	switch {
-	case r.line.first() != r || r.line.asker != nil:
+	if r.line.first() != r {
 		return wait
-	case r.line.mayBeFree:
-		return 0
-	default:
-		return min(max(r.line.lastAsk+s.pauseOf(r.line)-now, 0), wait, longestSleep)
 	}
+	if s.next(r.line.pool, now) == r.line {
+		return 0
+	}
+	pause := s.pauseOf(r.line)
+	rest := r.line.lastAsk + pause - now
+	if rest <= 0 { // another line of the pool asks before
+		rest = pause
+	}
+	return min(rest, wait, longestSleep)
 }
 
 // earlierLine returns a need for whose slot an earlier request waits, or nothing.
@@ -268,53 +271,25 @@ func (s *SlotLines) earlierLine(r *Request) Need {
 		if n == r.need || r.Requests[i].Slots == nil || !r.Zones[i].hasPlace || r.Zones[i].Delay.MaxDelay == 0 {
 			continue
 		}
-		if line := s.byKey[r.slotKey(n)]; line != nil && line.first().Came < r.Came {
+		if line := s.lineOf(r, n); line.waits() && line.first().Came < r.Came {
 			return n
 		}
 	}
 	return nothing
 }
 
-// Wake makes the first requests of lines ask the store, because corrections have given slots back, or ended reservations.
-// Requests that join later ask by themselves. So Wake must come after the corrections.
-func (s *SlotLines) Wake(corrections []store.Correction) {
-	if s.waiting.Load() == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range corrections {
-		c := &corrections[i]
-		if c.Leave {
-			s.wakeLine(slotKey{c.Request.Slots.ID, c.Request.Key})
-		}
-		if c.Releases() {
-			s.wakeLine(slotKey{c.Request.ReservedID, c.Request.Key})
-		}
-	}
-}
-
-func (s *SlotLines) wakeLine(key slotKey) {
-	if line := s.byKey[key]; line != nil {
-		line.mayBeFree = true
-		line.first().Wake(0)
-	}
-}
-
 // insert puts a request into a line. A new line asks at once, because a slot may have been
 // given back after the request asked, and before it joined.
 func (s *SlotLines) insert(r *Request, need Need, now Micros) {
-	key := r.slotKey(need)
-	r.line = s.byKey[key]
-	if r.line == nil {
-		r.line = &line{slotKey: key, mayBeFree: true}
-		s.byKey[key] = r.line
+	r.need = need
+	if r.line = s.addLine(r, need); !r.line.waits() {
+		r.line.mayBeFree, r.line.lastAsk = true, never
+		s.lines++
 	}
 	before := r.line.requests.Back()
 	for before != nil && before.Value.(*Request).Came > r.Came {
 		before = before.Prev()
 	}
-	r.need = need
 	if before == nil {
 		r.element = r.line.requests.PushFront(r)
 	} else {
@@ -323,14 +298,6 @@ func (s *SlotLines) insert(r *Request, need Need, now Micros) {
 	s.waiting.Add(1)
 	r.countWaiting(1)
 }
-
-// remaining says whether slots may be free when a request leaves a line.
-type remaining bool
-
-const (
-	slotsMayRemain remaining = true
-	noSlotRemains  remaining = false
-)
 
 // remove removes a request from its line, if it stands in one. If the request was asking, slots says whether others may
 // still be free.
@@ -347,19 +314,17 @@ func (s *SlotLines) remove(r *Request, slots remaining, now Micros) {
 	s.waiting.Add(-1)
 	r.countWaiting(-1)
 	if line.asker == r {
-		line.asker = nil
-		line.mayBeFree = line.mayBeFree || bool(slots)
-		line.lastAsk = now
+		line.endQuestion(slots, now)
 	}
-	if line.requests.Len() == 0 {
-		delete(s.byKey, line.slotKey)
+	if !line.waits() {
+		s.lines--
 		told := r.Requests[r.need.Zone].Line.Waiting
 		if s.endLine != nil && (!r.allowed || told > 1) { // the store knows that the only one has got a slot
-			s.endLine(line.id, line.key)
+			s.endLine(line.id, line.key, line.tenant)
 		}
-	} else {
-		s.wakeFirst(line, now)
+		s.dropUnused(line)
 	}
+	s.wakeLine(line, now)
 }
 
 // countWaiting counts n more requests that wait for what the request waits for.
@@ -371,6 +336,3 @@ func (r *Request) countWaiting(n int64) {
 
 // first returns the first request of the line.
 func (l *line) first() *Request { return l.requests.Front().Value.(*Request) }
-
-// wakeFirst makes the first request of a line look whether it is its turn.
-func (s *SlotLines) wakeFirst(l *line, now Micros) { l.first().Wake(s.wait(l.first(), now)) }

@@ -105,6 +105,34 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
+// Tenants that a client invents share one place, and leave nothing.
+func TestManyTenants(t *testing.T) {
+	s, number := NewSlotLines(second, nil), make(map[uint64]int)
+	var requests []*Request
+	for n := range uint64(5 * MaxTenants) {
+		r := newWaiting(hour, "a")
+		r.Requests[0].Tenant = store.Tenant{ID: 2 + n%(3*MaxTenants), Weight: 1}
+		s.Begin(r, hour)
+		number[r.Requests[0].Tenant.ID]++
+		requests = append(requests, r)
+	}
+	if others := number[store.OtherTenants]; len(number) != MaxTenants+1 || others != 3*MaxTenants {
+		t.Errorf("%d tenants have a place, with %d requests of others", len(number), others)
+	}
+	for _, r := range requests {
+		if r.Release(); r.Requests[0].Tenant.ID%2 == 0 {
+			s.Leave(r, hour)
+			continue
+		}
+		r.Requests[0].Outcome.Slots.Taken = true
+		s.Answered(r, true, hour)
+		s.Wake([]store.Correction{{Request: &r.Requests[0], Leave: true}})
+	}
+	if len(s.byKey) > 0 || requests[0].Zones[0].Delay.Places.taken != 0 {
+		t.Errorf("%v is left", s.byKey)
+	}
+}
+
 // All lines together ask at most 400 times in a second.
 func TestSlotLinesAskInTurn(t *testing.T) {
 	s := NewSlotLines(SharedPause, nil)

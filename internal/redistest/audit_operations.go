@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // execution is the circumstances under which an operation ran.
@@ -17,6 +18,11 @@ type execution struct {
 	head     wire.Head
 	keys     []string // of the message
 	doubtful bool     // reports whether the values of the keys are unknown
+}
+
+// holder returns a tenant of the instance that sent the message.
+func (m *execution) holder(t store.Tenant) wiretest.Holder {
+	return wiretest.Holder{Instance: m.head.Instance, Tenant: t}
 }
 
 // failsWithOthers reports whether another operation of the message has a spoiled key among the names, too.
@@ -58,8 +64,9 @@ func (r *replay) playRefund(m execution, o *wiretest.Operation, reply *wire.Repl
 	had, err := reply.Refund(o.Release != nil)
 	if o.Release != nil && !m.doubtful {
 		counts := r.livingSlots(m, o.Release.Name)
-		want := counts.Of(m.head.Instance)
-		r.valueAt(o.Release.Name).slots = counts.Set(m.head.Instance, max(want-o.Release.Events, 0), m.at+m.head.SlotsExpiry)
+		holder := m.holder(store.Tenant{})
+		want := counts.Of(holder)
+		r.valueAt(o.Release.Name).slots = counts.Set(holder, max(want-o.Release.Events, 0), m.at+m.head.SlotsExpiry)
 		if err == nil && had != want {
 			return fmt.Errorf("the instance had reserved %d at %s, Go says %d", had, o.Release.Name, want)
 		}
@@ -106,10 +113,11 @@ func (r *replay) playSet(m execution, set *wiretest.Set, reply *wire.Reply) erro
 		return err
 	}
 	counts := r.livingSlots(m, set.Name)
-	want := counts.Of(m.head.Instance)
-	counts = counts.Set(m.head.Instance, set.Count, m.at+m.head.SlotsExpiry)
+	holder := m.holder(store.Tenant{ID: set.Tenant})
+	want := counts.Of(holder)
+	counts = counts.Set(holder, set.Count, m.at+m.head.SlotsExpiry)
 	if set.EndsLine {
-		counts = counts.EndLine(m.head.Instance)
+		counts = counts.EndLine(holder)
 	}
 	r.valueAt(set.Name).slots = counts
 	if err == nil && had != want {

@@ -44,12 +44,12 @@ func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, e
 				return nil, fmt.Errorf("no zone has %d slots at %s", z.SlotsLimit, z.Slots)
 			}
 			t.slots[i] = r.livingSlots(m, z.Slots)
-			q.Slots = t.slots[i].Check(m.head.Instance, z.SlotsLimit, m.at, z.Line.Waited)
+			q.Slots = t.slots[i].Check(m.holder(z.Tenant), z.SlotsLimit, m.at, z.Line.Waited)
 		}
 		if z.Reserved != "" {
 			s := r.livingSlots(m, z.Reserved)
 			t.reserved[i] = s
-			q.Reserved = &algorithms.ReservedCheck{Events: s.InFlight(), Ahead: s.Ahead(m.head.Instance, m.at, z.ReservedLine.Waited)}
+			q.Reserved = &algorithms.ReservedCheck{Events: s.InFlight(), Ahead: s.Ahead(m.holder(store.Tenant{}), m.at, z.ReservedLine.Waited)}
 		}
 		if z.BanName != "" {
 			if !slices.Contains(r.bans[idOf(z.BanName)], z.Ban) {
@@ -188,9 +188,9 @@ func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (ha
 		for j, b := range z.Budgets {
 			r.updateExpiry(r.valueAt(b.Name), q.Checks[j].Limit)
 		}
-		take := func(name string, s wiretest.Slots, line store.SlotLine, n int64) {
-			had = append(had, s.Of(m.head.Instance))
-			if s, changed := s.Take(m.head.Instance, line, n, m.at, m.head.SlotsExpiry); changed && !q.Peek {
+		take := func(name string, s wiretest.Slots, tenant store.Tenant, line store.SlotLine, n int64) {
+			had = append(had, s.Of(m.holder(tenant)))
+			if s, changed := s.Take(m.holder(tenant), line, n, m.at, m.head.SlotsExpiry); changed && !q.Peek {
 				r.valueAt(name).slots = s
 			}
 		}
@@ -199,10 +199,10 @@ func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (ha
 			if q.Slots.Taken {
 				taken = 1
 			}
-			take(z.Slots, t.slots[i], z.Line, taken)
+			take(z.Slots, t.slots[i], z.Tenant, z.Line, taken)
 		}
 		if q.Reserved != nil {
-			take(z.Reserved, t.reserved[i], z.ReservedLine, q.Reserved.Added)
+			take(z.Reserved, t.reserved[i], store.Tenant{}, z.ReservedLine, q.Reserved.Added)
 		}
 	}
 	return had

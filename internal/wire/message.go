@@ -20,7 +20,7 @@ const (
 
 // headSize is the size of the head of a message, and operationHead that of an operation.
 const (
-	headSize      = 8 + 8 + 8 + 16 + 8 + 2 + 4
+	headSize      = 8 + 8 + 8 + 7 + 8 + 2 + 4
 	operationHead = 1 + 2 + 2 + 4 + 2 + 2
 )
 
@@ -122,11 +122,11 @@ func (m *Message) appendZone(r *store.ZoneRequest) {
 	}
 	if r.Slots != nil {
 		m.appendNumber(r.Slots.Limit)
-		m.appendLine(r.Line, !r.WaitsForReserved)
+		m.appendLine(r.Line, !r.WaitsForReserved, r.Tenant)
 		m.appendKey(&m.strings, r.Key, r.Slots.ID)
 	}
 	if r.ReservedID != "" {
-		m.appendLine(r.Line, r.WaitsForReserved)
+		m.appendLine(r.Line, r.WaitsForReserved, store.Tenant{})
 		m.appendKey(&m.strings, r.Key, r.ReservedID)
 	}
 	if r.Ban != nil {
@@ -135,13 +135,16 @@ func (m *Message) appendZone(r *store.ZoneRequest) {
 	}
 }
 
-// appendLine appends where a request stands. If it waits for something else, it appends only for how long.
-func (m *Message) appendLine(l store.SlotLine, forThis bool) {
+// appendLine appends where a request of a tenant stands. If it waits for something else, it appends only for how long.
+func (m *Message) appendLine(l store.SlotLine, forThis bool, t store.Tenant) {
 	if !forThis {
 		l = store.SlotLine{Waited: l.Waited}
 	}
 	hasWaited := l != store.SlotLine{}
-	m.body = append(m.body, boolByte(hasWaited))
+	m.body = append(m.body, boolByte(hasWaited)+2*boolByte(t.ID != 0))
+	if t.ID != 0 {
+		m.body = binary.LittleEndian.AppendUint16(appendTenant(m.body, t.ID), uint16(t.Weight))
+	}
 	if !hasWaited {
 		return
 	}
@@ -189,13 +192,14 @@ func (m *Message) Refund(r *store.ZoneRequest, n int64, release bool) {
 	m.endOperation(done)
 }
 
-// SetSlots appends an operation that sets this instance's count in the slots of a name. With endsLine it also says that
-// no request of this instance waits for them any more.
-func (m *Message) SetSlots(name string, count int64, endsLine bool) {
+// SetSlots appends an operation that sets this instance's count of slots, which [Names.CountName] names. With endsLine it also
+// says that no request of the tenant waits for them any more in this instance.
+func (m *Message) SetSlots(countName string, count int64, endsLine bool) {
 	done := m.beginOperation(kindSet, 0, 0)
 	m.appendNumber(count)
-	m.body = append(m.body, boolByte(endsLine))
-	m.strings.text = append(m.strings.text, name...)
+	at := len(countName) - tenantSize
+	m.body = append(append(m.body, boolByte(endsLine)), countName[at:]...)
+	m.strings.text = append(m.strings.text, countName[:at]...)
 	m.strings.end()
 	m.endOperation(done)
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"net/url"
 	"strings"
 
@@ -59,7 +60,7 @@ func (n Names) HashSlot(key string) int {
 	return HashSlotOf(n.appendTag(buffer[:0], key))
 }
 
-// HashSlotOfName returns the hash slot of the name of a budget.
+// HashSlotOfName returns the hash slot of the name of a budget, or of a count.
 func HashSlotOfName(name string) int {
 	_, rest, _ := strings.Cut(name, "{")
 	tag, _, _ := strings.Cut(rest, "}")
@@ -81,6 +82,23 @@ func HashSlotOf(tag []byte) int {
 
 // Name returns the name of one budget.
 func (n Names) Name(key, id string) string { return string(n.AppendName(nil, key, id)) }
+
+// tenantSize is the number of bytes of a tenant in messages.
+const tenantSize = 7
+
+// CountName returns the name of an instance's count of slots: the name of the slots, and a tenant.
+func (n Names) CountName(key, id string, tenant uint64) string {
+	var buffer [maxKeyLength + 64]byte
+	return string(appendTenant(n.AppendName(buffer[:0], key, id), tenant))
+}
+
+// OfCount returns the name of the slots of a count, which is the key in Redis.
+func OfCount(countName string) string { return countName[:len(countName)-tenantSize] }
+
+// appendTenant appends the ID of a tenant.
+func appendTenant(b []byte, tenant uint64) []byte {
+	return binary.LittleEndian.AppendUint64(b, tenant)[:len(b)+tenantSize]
+}
 
 // AppendName appends the name of one budget.
 func (n Names) AppendName(b []byte, key, id string) []byte {

@@ -176,7 +176,7 @@ func (c *client) waitForSlot(correct func(*redisstore.Store, []store.Correction)
 		time.Sleep(time.Duration(c.rand.IntN(10_000)) * time.Microsecond) // a client makes random pauses
 	}
 	c.do(call{key: c.key, what: "end", by: c.by}, func() (string, error) {
-		c.store.EndLine(store.SlotsID("z", ""), c.key)
+		c.store.EndLine(store.SlotsID("z", ""), c.key, 0)
 		return "", nil
 	})
 	return nil

@@ -1,6 +1,7 @@
 package wiretest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -19,14 +20,23 @@ import (
 // Each instance also says how many of its requests wait for a slot. A request is granted a slot only if more are free
 // than requests wait in other instances that came before it. Requests that came within [algorithms.LineSlack] came together.
 //
+// Tenants of an instance count and wait as if they were instances. A free slot goes to the tenant that holds the least for its
+// weight.
+//
 // Every operation below works on the [Slots.Living] numbers. slots.lua mirrors it.
 type Slots []InstanceSlots
 
-// InstanceSlots is the part of an instance.
-type InstanceSlots struct {
+// Holder is a tenant of an instance, or an instance without tenants. Its weight identifies nothing.
+type Holder struct {
 	Instance algorithms.Instance
-	Count    int64             // of requests in flight
-	Expires  algorithms.Micros // of Count; 0 if that is 0
+	store.Tenant
+}
+
+// InstanceSlots is the part of a holder.
+type InstanceSlots struct {
+	Holder
+	Count   int64             // of requests in flight
+	Expires algorithms.Micros // of Count; 0 if that is 0
 	Line
 }
 
@@ -91,20 +101,62 @@ func (s Slots) Living(now, expiry algorithms.Micros) (living Slots, steppedBack 
 	return living, steppedBack
 }
 
-// Check returns the check of a request of an instance that has waited for so long.
-func (s Slots) Check(instance algorithms.Instance, limit int64, now, waited algorithms.Micros) *algorithms.SlotsCheck {
-	return &algorithms.SlotsCheck{Limit: limit, InFlight: s.InFlight(), Ahead: s.Ahead(instance, now, waited)}
+// Check returns the check of a request of a holder that has waited for so long.
+func (s Slots) Check(h Holder, limit int64, now, waited algorithms.Micros) *algorithms.SlotsCheck {
+	return &algorithms.SlotsCheck{Limit: limit, InFlight: s.InFlight(), Ahead: s.Ahead(h, now, waited)}
 }
 
-// Ahead returns how many requests of other instances count as come before one of an instance that has waited for so long.
-func (s Slots) Ahead(instance algorithms.Instance, now, waited algorithms.Micros) (n int64) {
+// Ahead returns how many requests get a slot before one of a holder that has waited for so long. These are requests of its tenant
+// that count as come before, and requests of other tenants while they hold less for their weights.
+func (s Slots) Ahead(h Holder, now, waited algorithms.Micros) int64 {
+	came := now - waited - algorithms.LineSlack
+	own, others := rival{weight: max(h.Weight, 1)}, make(map[uint64]*rival)
 	for _, i := range s {
-		if i.Instance != instance {
-			n += i.ahead(now - waited - algorithms.LineSlack)
+		of := &own
+		if i.ID != h.ID {
+			if of = others[i.ID]; of == nil {
+				of = &rival{weight: 1, came: algorithms.Forever}
+				others[i.ID] = of
+			}
+		}
+		of.held += i.Count
+		if i.Holder.is(h) {
+			continue
+		}
+		of.weight = max(of.weight, i.Weight)
+		if i.ID == h.ID {
+			of.waiting += i.ahead(came)
+			continue
+		}
+		if i.First > 0 {
+			of.waiting, of.came = of.waiting+1, min(of.came, i.First)
+		} else if i.Behind > 0 {
+			of.came = min(of.came, i.Marks[0])
+		}
+		of.waiting += i.Behind
+	}
+	ahead, held := own.waiting, own.held+own.waiting
+	for _, r := range others {
+		for ; r.waiting > 0; r.waiting-- {
+			if less := r.held*own.weight - held*r.weight; less > 0 || less == 0 && r.came >= came {
+				break
+			}
+			r.held++
+			ahead++
 		}
 	}
-	return n
+	return ahead
 }
+
+// rival is a tenant in all instances.
+type rival struct {
+	weight, held int64
+	waiting      int64             // how many of its requests wait that count
+	came         algorithms.Micros // when the first of them came
+}
+
+// is reports whether two holders are the same.
+func (h Holder) is(other Holder) bool { return h.Instance == other.Instance && h.ID == other.ID }
 
 // InFlight returns the number of requests of the key that are in flight, or of reserved events.
 func (s Slots) InFlight() (total int64) {
@@ -114,57 +166,61 @@ func (s Slots) InFlight() (total int64) {
 	return total
 }
 
-// index returns the index of an instance, or -1.
-func (s Slots) index(instance algorithms.Instance) int {
-	return slices.IndexFunc(s, func(i InstanceSlots) bool { return i.Instance == instance })
+// index returns the index of a holder, or -1.
+func (s Slots) index(h Holder) int {
+	return slices.IndexFunc(s, func(i InstanceSlots) bool { return i.is(h) })
 }
 
-// of returns the part of an instance, which it adds if there is none.
-func (s *Slots) of(instance algorithms.Instance) *InstanceSlots {
-	at := s.index(instance)
+// of returns the part of a holder, which it adds if there is none.
+func (s *Slots) of(h Holder) *InstanceSlots {
+	at := s.index(h)
 	if at < 0 {
 		at = len(*s)
-		*s = append(*s, InstanceSlots{Instance: instance})
+		h.Weight = 0
+		*s = append(*s, InstanceSlots{Holder: h})
 	}
 	return &(*s)[at]
 }
 
-// Of returns the count of an instance, 0 if it has none.
-func (s Slots) Of(instance algorithms.Instance) int64 {
-	if at := s.index(instance); at >= 0 {
+// Of returns the count of a holder, 0 if it has none.
+func (s Slots) Of(h Holder) int64 {
+	if at := s.index(h); at >= 0 {
 		return s[at].Count
 	}
 	return 0
 }
 
-// Set makes count, 0 or more, the count of an instance, which expires at the given instant.
-func (s Slots) Set(instance algorithms.Instance, count int64, expires algorithms.Micros) Slots {
+// Set makes count, 0 or more, the count of a holder, which expires at the given instant.
+func (s Slots) Set(h Holder, count int64, expires algorithms.Micros) Slots {
 	if count == 0 {
 		expires = 0
 	}
-	i := s.of(instance)
+	i := s.of(h)
 	i.Count, i.Expires = count, expires
 	return s
 }
 
-// EndLine makes the line of an instance an empty one.
-func (s Slots) EndLine(instance algorithms.Instance) Slots {
-	s.of(instance).Line = Line{}
+// EndLine makes the line of a holder an empty one.
+func (s Slots) EndLine(h Holder) Slots {
+	s.of(h).Line = Line{}
 	return s
 }
 
 // Take changes the Slots as a decided request does that isn't a peek, and that has taken n, or 0 if it doesn't pass.
 // changed reports whether they must be stored.
-func (s Slots) Take(instance algorithms.Instance, told store.SlotLine, n int64, now, expiry algorithms.Micros) (_ Slots, changed bool) {
+func (s Slots) Take(h Holder, told store.SlotLine, n int64, now, expiry algorithms.Micros) (_ Slots, changed bool) {
 	taken := n > 0
 	if taken {
-		s, changed = s.Set(instance, min(s.Of(instance)+n, algorithms.Forever), now+expiry), true
+		s, changed = s.Set(h, min(s.Of(h)+n, algorithms.Forever), now+expiry), true
 	}
-	i := s.of(instance)
+	i := s.of(h)
 	later := now - told.Waited - i.First // than the first one
-	differs := later > algorithms.LineSlack || later < -algorithms.LineSlack || i.Behind != told.Waiting-1
+	differs := later > algorithms.LineSlack || later < -algorithms.LineSlack || i.Behind != told.Waiting-1 || i.Weight != h.Weight
 	if told.Waiting > 0 && (taken || differs || i.LineExpires < now+algorithms.LineExpiry-algorithms.LineRenewal) {
 		i.Line, changed = lineOf(told, taken, now), true
+	}
+	if changed {
+		i.Weight = h.Weight
 	}
 	return s, changed
 }
@@ -181,10 +237,12 @@ func (s Slots) Expires() algorithms.Micros {
 
 const slotsSize = 74
 
-// fields returns the numbers of an instance, which follow its identity, and the size of each.
+// fields returns the numbers of a holder, which follow its identity, and the size of each.
 func (i *InstanceSlots) fields() (numbers []*int64, sizes []int) {
-	numbers = []*int64{&i.Count, &i.Expires, &i.LineExpires, &i.First, &i.Behind, &i.Marks[0], &i.Marks[1], &i.Marks[2], &i.Marks[3]}
-	return numbers, []int{7, 7, 7, 7, 2, 7, 7, 7, 7}
+	numbers = []*int64{
+		&i.Weight, &i.Count, &i.Expires, &i.LineExpires, &i.First, &i.Behind, &i.Marks[0], &i.Marks[1], &i.Marks[2], &i.Marks[3],
+	}
+	return numbers, []int{2, 7, 7, 7, 7, 2, 7, 7, 7, 7}
 }
 
 // AppendBinary appends the form in which Slots are stored. It never fails.
@@ -193,7 +251,8 @@ func (s Slots) AppendBinary(b []byte) ([]byte, error) {
 		if !i.lives() {
 			continue
 		}
-		b = append(b, i.Instance[:]...)
+		b = binary.LittleEndian.AppendUint64(append(b, i.Instance[:]...), i.ID)
+		b = b[:len(b)-1]
 		numbers, sizes := i.fields()
 		for n, number := range numbers {
 			for shift := range sizes[n] {
@@ -204,6 +263,13 @@ func (s Slots) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
+// readTenant reads a tenant's ID of 7 bytes.
+func readTenant[T string | []byte](b T) uint64 {
+	var all [8]byte
+	copy(all[:7], b)
+	return binary.LittleEndian.Uint64(all[:])
+}
+
 // ReadSlots reads the stored form. It appends to s[:0], so its memory is used again.
 func ReadSlots(s Slots, stored []byte) (Slots, error) {
 	if len(stored)%slotsSize != 0 {
@@ -211,8 +277,8 @@ func ReadSlots(s Slots, stored []byte) (Slots, error) {
 	}
 	s = s[:0]
 	for b := stored; len(b) > 0; {
-		i := InstanceSlots{Instance: algorithms.Instance(b)}
-		b = b[len(i.Instance):]
+		i := InstanceSlots{Holder: Holder{Instance: algorithms.Instance(b), Tenant: store.Tenant{ID: readTenant(b[7:])}}}
+		b = b[2*len(i.Instance):]
 		numbers, sizes := i.fields()
 		for n, number := range numbers {
 			for at, part := range b[:sizes[n]] {

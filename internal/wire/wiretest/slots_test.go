@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-var slotsInstances = [3]algorithms.Instance{{1}, {2, 255}, {15: 3}}
+var slotsInstances = [3]wiretest.Holder{{Instance: algorithms.Instance{1}}, {Instance: algorithms.Instance{2, 255}}, {Instance: algorithms.Instance{6: 3}}}
 
 func TestReadSlots(t *testing.T) {
 	stored := func(count, expires int64) []byte {
@@ -29,7 +29,8 @@ func TestReadSlots(t *testing.T) {
 	}
 	want := wiretest.Slots{}
 	for range 100 {
-		want = append(want, wiretest.InstanceSlots{Instance: algorithms.Instance{byte(rand.Uint32())}, Count: 1 + rand.Int64N(1<<31-1), Expires: 1 + rand.Int64N(1<<53), Line: wiretest.Line{
+		holder := wiretest.Holder{Instance: algorithms.Instance{byte(rand.Uint32())}, Tenant: store.Tenant{ID: rand.Uint64() >> 8, Weight: rand.Int64N(1 << 16)}}
+		want = append(want, wiretest.InstanceSlots{Holder: holder, Count: 1 + rand.Int64N(1<<31-1), Expires: 1 + rand.Int64N(1<<53), Line: wiretest.Line{
 			LineExpires: rand.Int64N(1 << 53), First: rand.Int64N(1 << 53), Behind: rand.Int64N(1 << 16),
 			Marks: [4]algorithms.Micros{rand.Int64N(1 << 53), rand.Int64N(1 << 53), 3: rand.Int64N(1 << 53)},
 		}})

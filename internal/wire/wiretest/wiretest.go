@@ -51,6 +51,7 @@ type Zone struct {
 	// Slots is the name of the slots, or empty if the zone has none. SlotsLimit is their limit.
 	Slots      string
 	SlotsLimit int64
+	Tenant     store.Tenant
 	Line       store.SlotLine
 	// Reserved is the name of the reserved events, or empty if the zone has none.
 	Reserved     string
@@ -83,6 +84,7 @@ type Release struct {
 // Set sets this instance's count in the slots of a name.
 type Set struct {
 	Name     string
+	Tenant   uint64
 	Count    int64
 	EndsLine bool
 }
@@ -98,7 +100,7 @@ func (t *Take) Requests(limitOf func(Budget) *algorithms.Limit) []store.ZoneRequ
 			r.Limits = append(r.Limits, store.Limit{Limit: limitOf(b)})
 		}
 		if z.Slots != "" {
-			r.Slots, r.Line = &store.Slots{Limit: z.SlotsLimit}, z.Line
+			r.Slots, r.Tenant, r.Line = &store.Slots{Limit: z.SlotsLimit}, z.Tenant, z.Line
 		}
 		if r.ReservedID = z.Reserved; z.Reserved != "" && (z.Slots == "" || z.ReservedLine.Waiting > 0) {
 			r.Line, r.WaitsForReserved = z.ReservedLine, true
@@ -312,7 +314,9 @@ func (r *reader) operation() (o Operation) {
 	case kindRefund:
 		o.Refund, o.Release = body.refund(int(first), int(second))
 	case kindSet:
-		o.Set = &Set{Count: body.number(), EndsLine: body.byteUpTo(1) == 1, Name: body.key(&body.strings)}
+		o.Set = &Set{
+			Count: body.number(), EndsLine: body.byteUpTo(1) == 1, Tenant: readTenant(body.next(7)), Name: body.key(&body.strings),
+		}
 	default:
 		body.fail("has an operation of the unknown kind %d", kind)
 	}
@@ -346,10 +350,13 @@ func (r *reader) take(overrides, zones int) *Take {
 			z.Budgets[j] = r.budget()
 		}
 		if counts&1 > 0 {
-			z.SlotsLimit, z.Line, z.Slots = r.number(), r.line(), r.key(&r.strings)
+			z.SlotsLimit = r.number()
+			z.Tenant, z.Line = r.line(3)
+			z.Slots = r.key(&r.strings)
 		}
 		if counts&2 > 0 {
-			z.ReservedLine, z.Reserved = r.line(), r.key(&r.strings)
+			_, z.ReservedLine = r.line(1)
+			z.Reserved = r.key(&r.strings)
 		}
 		if ban == 1 {
 			z.Ban = algorithms.Ban{After: r.number(), Window: r.number(), Duration: r.number(), Max: r.number()}
@@ -359,14 +366,19 @@ func (r *reader) take(overrides, zones int) *Take {
 	return t
 }
 
-func (r *reader) line() (l store.SlotLine) {
-	if r.byteUpTo(1) == 1 {
+// line reads a line. With a limit of 3 it may be that of a tenant.
+func (r *reader) line(limit uint32) (t store.Tenant, l store.SlotLine) {
+	has := r.byteUpTo(limit)
+	if has > 1 {
+		t = store.Tenant{ID: readTenant(r.next(7)), Weight: int64(r.uint(2))}
+	}
+	if has%2 == 1 {
 		l.Waited, l.Waiting = r.number(), r.number()
 		for n := range l.Marks {
 			l.Marks[n] = r.number()
 		}
 	}
-	return l
+	return t, l
 }
 
 func (r *reader) refund(budgets, reservations int) (refunds []Refund, release *Release) {

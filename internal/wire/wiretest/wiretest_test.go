@@ -59,8 +59,8 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 	}
 	switch r.IntN(5) {
 	case 0:
-		set := Set{Name: readNames.Name("k", store.SlotsID("z", "")), Count: r.Int64N(1 << 31)}
-		m.SetSlots(set.Name, set.Count, set.EndsLine)
+		set := Set{Name: readNames.Name("k", store.SlotsID("z", "")), Tenant: r.Uint64N(3), Count: r.Int64N(1 << 31), EndsLine: r.IntN(2) == 0}
+		m.SetSlots(readNames.CountName("k", store.SlotsID("z", ""), set.Tenant), set.Count, set.EndsLine)
 		return Operation{Set: &set}
 	case 1:
 		var refunds []Refund
@@ -96,6 +96,10 @@ func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limit
 		if r.IntN(2) == 0 {
 			q.Slots, q.Peek = &store.Slots{ID: store.SlotsID(q.Zone, ""), Limit: 1 + r.Int64N(1<<31)}, r.IntN(2) == 0
 			z.Slots, z.SlotsLimit, z.Peek = readNames.Name(q.Key, q.Slots.ID), q.Slots.Limit, q.Peek
+			if r.IntN(2) == 0 {
+				q.Tenant = store.Tenant{ID: 1 + r.Uint64N(1<<56-1), Weight: 1 + r.Int64N(store.MaxWeight)}
+				z.Tenant = q.Tenant
+			}
 		}
 		if r.IntN(2) == 0 {
 			b := &algorithms.Ban{After: 1 + r.Int64N(9), Window: 5_000_000, Duration: 7_000_000, Max: 1 << 40}
@@ -204,8 +208,8 @@ func TestReadMessageRefuses(t *testing.T) {
 	for seed := range uint64(100) {
 		m, _, operations := randomMessage(t, seed)
 		keys, argument := m.AppendKeys(nil), string(m.Argument())
-		const headSize, operationHead = 8 + 8 + 8 + 16 + 8 + 2 + 4, 1 + 2 + 2 + 4 + 2 + 2 // see operations.lua
-		ends := map[int]bool{headSize: true}                                              // without the operations behind
+		const headSize, operationHead = 8 + 8 + 8 + 7 + 8 + 2 + 4, 1 + 2 + 2 + 4 + 2 + 2 // see operations.lua
+		ends := map[int]bool{headSize: true}                                             // without the operations behind
 		for at := headSize; at < len(argument); {
 			at += operationHead + int((&reader{rest: argument[at+5:]}).uint(4))
 			ends[at] = true

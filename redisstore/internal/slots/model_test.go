@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/slots"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 const (
@@ -47,7 +48,7 @@ type keyModel struct {
 }
 
 type instance struct {
-	id      algorithms.Instance
+	id      wiretest.Holder // one of two tenants of a process
 	table   *slots.Table
 	dead    bool
 	waiting map[string][]*request
@@ -104,7 +105,8 @@ func newModel(seed uint64, limit int64, instances int, keys ...string) *model {
 
 func (m *model) start() {
 	m.born++
-	m.alive = append(m.alive, &instance{id: algorithms.Instance{byte(m.born), byte(m.born >> 8)}, table: slots.New(algorithms.SlotsExpiry), waiting: map[string][]*request{}, giving: map[string]int64{}})
+	id := wiretest.Holder{Instance: algorithms.Instance{byte(m.born / 2), byte(m.born >> 9)}, Tenant: store.Tenant{ID: uint64(m.born % 2)}}
+	m.alive = append(m.alive, &instance{id: id, table: slots.New(algorithms.SlotsExpiry), waiting: map[string][]*request{}, giving: map[string]int64{}})
 }
 
 func (m *model) between(a, b slots.Micros) slots.Micros { return a + m.Int64N(b-a+1) }
@@ -157,7 +159,7 @@ func (m *model) tick() {
 			if since, unwritten := k.unwritten[i]; unwritten && !i.table.Knows(nameOf(m, k)) {
 				m.written(k, i)
 			} else if unwritten && m.now > since+12*second {
-				m.violated("instance %d has not written again for 12 s", i.id[0])
+				m.violated("instance %v has not written again for 12 s", i.id)
 			}
 		}
 	}
@@ -479,7 +481,7 @@ func (m *model) check() {
 				}
 			}
 			if s.Of(i.id) < n {
-				m.violated("instance %d has %d requests of %s in flight, Redis counts %d", i.id[0], n, name, s.Of(i.id))
+				m.violated("instance %v has %d requests of %s in flight, Redis counts %d", i.id, n, name, s.Of(i.id))
 			}
 		}
 	}

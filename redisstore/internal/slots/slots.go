@@ -161,6 +161,12 @@ func (t *Table) needsSet(k *key) bool {
 	return k.stale || k.held != k.counted || k.held > 0 && k.distrusts != t.distrusts
 }
 
+// NeedsSet reports whether a Set of a key must be made, or is in flight.
+func (t *Table) NeedsSet(name string) bool {
+	k := t.keys[name]
+	return k != nil && (k.setInFlight || t.needsSet(k))
+}
+
 // Distrust is called when Redis may have lost its counts.
 func (t *Table) Distrust() { t.distrusts++ }
 

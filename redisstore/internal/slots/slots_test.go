@@ -168,7 +168,7 @@ func (m *model) healed(gone bool) {
 				}
 			}
 			if s.Of(i.id) != n {
-				m.violated("instance %d has %d requests of %s in flight, Redis still counts %d", i.id[0], n, name, s.Of(i.id))
+				m.violated("instance %v has %d requests of %s in flight, Redis still counts %d", i.id, n, name, s.Of(i.id))
 			}
 		}
 		if gone && s.InFlight() != int64(len(k.requests)) {

@@ -318,6 +318,7 @@ func (o *oracle) checkZone(n int) {
 			o.checkSlots(z, key, requests)
 			o.checkSlotDenials(z, requests)
 			o.checkOrder(z, key, requests)
+			o.checkShares(z, key, requests)
 			o.checkWake(z, requests)
 		}
 		if z.ban != nil {

@@ -83,12 +83,8 @@ const handOver = 100 * time.Millisecond
 // checkOrder checks that the requests that wait for slots pass in the order in which they came, those of several instances
 // up to a hand-over.
 func (o *oracle) checkOrder(z *zonePlan, key string, requests []*record) {
-	waits := func(q *record) bool { // only for a slot of this zone
-		others := slices.ContainsFunc(o.zonesOf(q), func(other *zonePlan) bool { return other != z && other.delay > 0 })
-		return !q.passed.IsZero() && z.delay > 0 && !others
-	}
 	for _, a := range requests {
-		if !waits(a) || o.isDisturbed(a.sent, a.passed) {
+		if !o.waitsFor(z, a) || o.isDisturbed(a.sent, a.passed) {
 			continue
 		}
 		for _, b := range requests {
@@ -96,8 +92,50 @@ func (o *oracle) checkOrder(z *zonePlan, key string, requests []*record) {
 			if b.instance != a.instance {
 				known, latest = known.Add(handOver), latest.Add(-handOver)
 			}
-			if waits(b) && b.sent.After(known) && b.passed.Before(latest) {
+			if o.waitsFor(z, b) && z.tenantOf(b) == z.tenantOf(a) && b.sent.After(known) && b.passed.Before(latest) {
 				o.add("zone %s, key %s: overtaken\n  %v\nby\n  %v", z.name, key, a, b)
+				return
+			}
+		}
+	}
+}
+
+// waitsFor reports whether a request that passed could only wait for a slot of a zone.
+func (o *oracle) waitsFor(z *zonePlan, q *record) bool {
+	others := slices.ContainsFunc(o.zonesOf(q), func(other *zonePlan) bool { return other != z && other.delay > 0 })
+	return !q.passed.IsZero() && z.delay > 0 && !others
+}
+
+// tenantOf returns the tenant of a request in a zone.
+func (z *zonePlan) tenantOf(q *record) int { return q.tenant % max(len(z.weights), 1) }
+
+// checkShares checks that no slot goes to a tenant while a request of another one waits that holds less for its weight. Up to a
+// hand-over, an instance may not know of a request, and a slot be on its way.
+func (o *oracle) checkShares(z *zonePlan, key string, requests []*record) {
+	held := func(tenant int, from, to time.Time) (most, least int64) { // at any time, and all the time
+		for _, q := range requests {
+			if z.tenantOf(q) != tenant || q.passed.IsZero() || q.passed.After(to) || !q.ended.After(from) {
+				continue
+			}
+			if most++; q.passed.Before(from) && q.ended.After(to) {
+				least++
+			}
+		}
+		return most, least
+	}
+	for _, a := range requests {
+		if len(z.weights) == 0 || !o.waitsFor(z, a) || o.isDisturbed(a.sent.Add(-recovery), a.passed) || !o.knowsSlots(a.sent, a.passed) {
+			continue
+		}
+		for _, b := range requests {
+			from, to, waited, got := b.passed.Add(-handOver), b.passed.Add(handOver), z.tenantOf(a), z.tenantOf(b)
+			if waited == got || b.passed.IsZero() || !a.sent.Add(hop).Before(from) || !a.passed.After(to) {
+				continue
+			}
+			most, _ := held(waited, from, to)
+			if _, least := held(got, from, to); most*z.weights[got] < least*z.weights[waited] {
+				o.add("zone %s, key %s: tenant %d held at most %d, and waited in\n  %v\nTenant %d held %d before\n  %v",
+					z.name, key, waited, most, a, got, least, b)
 				return
 			}
 		}

@@ -38,6 +38,7 @@ type zonePlan struct {
 	name    string
 	quota   algorithms.Quota // no algorithm: the zone has no limit
 	slots   int64            // 0: any number of requests may be in flight
+	weights []int64          // of the tenants that share the slots; none: requests have no tenants
 	delay   time.Duration    // 0: no request is delayed
 	settles bool
 	wait    time.Duration // for events that others have reserved
@@ -72,6 +73,9 @@ func (z *zonePlan) String() string {
 	}
 	if z.slots > 0 {
 		text += fmt.Sprintf(" concurrency %d", z.slots)
+	}
+	if len(z.weights) > 0 {
+		text += fmt.Sprintf(" share %v", z.weights)
 	}
 	if z.delay > 0 {
 		text += fmt.Sprintf(" delay %v", z.delay)
@@ -132,7 +136,20 @@ func draw(seed uint64) *scenario {
 	s.drawCalendar(rand.New(rand.NewPCG(seed, 30)))
 	s.drawOperations(rand.New(rand.NewPCG(seed, 32)))
 	s.drawChanges(rand.New(rand.NewPCG(seed, 34)))
+	s.drawTenants(rand.New(rand.NewPCG(seed, 36)))
 	return s
+}
+
+// drawTenants lets tenants share the slots for which requests wait.
+func (s *scenario) drawTenants(r *rand.Rand) {
+	for _, z := range s.zones {
+		if z.slots > 0 && z.delay > 0 && r.IntN(3) > 0 {
+			z.weights = []int64{1, 1 + r.Int64N(3), 1}[:2+r.IntN(2)]
+		}
+	}
+	for _, q := range s.requests {
+		q.tenant = r.IntN(3)
+	}
 }
 
 // drawCalendar lets some budgets count the events of a day, which ends during the traffic or soon after it.
@@ -188,6 +205,7 @@ type record struct {
 	next     *record       // which the client sends when this one has ended
 	pause    time.Duration // before next
 	instance int
+	tenant   int
 	key      string
 	zones    uint64 // bit i: it belongs to zone i
 	cost     int64
@@ -277,8 +295,8 @@ func (q *record) fair(z *zonePlan) int64 {
 }
 
 func (q *record) String() string {
-	text := fmt.Sprintf("%v request %d, instance %d, key %s, zones %b, cost %d",
-		q.at.Round(time.Microsecond), q.number, q.instance, q.key, q.zones, q.cost)
+	text := fmt.Sprintf("%v request %d, instance %d, key %s, tenant %d, zones %b, cost %d",
+		q.at.Round(time.Microsecond), q.number, q.instance, q.key, q.tenant, q.zones, q.cost)
 	switch {
 	case q.ended.IsZero():
 		return text + ": never ended"

@@ -301,6 +301,12 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 			MaxDelay: z.delay.Microseconds(), MaxReserved: z.wait.Microseconds(), MaxPlaces: 1000, Places: places,
 		}
 	}
+	if len(z.weights) > 0 {
+		compiled.TenantOf = func(repl *caddy.Replacer) store.Tenant {
+			n, _ := repl.Get("sim.tenant")
+			return store.NewTenant("", fmt.Sprint("t", n.(int)%len(z.weights)), z.weights[n.(int)%len(z.weights)])
+		}
+	}
 	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
 	compiled.KeyWarnings = limiter.NewKeyWarnings(compiled.Keys, nil)
 	return compiled
@@ -348,6 +354,7 @@ func (w *world) serve(q *record) {
 	i, l := w.instanceOf(q)
 	repl := caddy.NewEmptyReplacer()
 	repl.Set("sim.key", q.key)
+	repl.Set("sim.tenant", q.tenant)
 	repl.Set("sim.number", fmt.Sprint("n", q.number))
 	repl.Set("sim.cost", q.cost)
 	repl.Set("sim.true_cost", q.trueCost)

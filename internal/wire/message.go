@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -292,6 +293,7 @@ func (m *Message) Argument() []byte {
 	binary.LittleEndian.PutUint64(m.body[16:], math.Float64bits(float64(earliest(m.notAfter, m.limitsUntil))))
 	binary.LittleEndian.PutUint16(m.body[headSize-6:], uint16(len(m.logs.ends)))
 	binary.LittleEndian.PutUint32(m.body[headSize-4:], uint32(len(m.body)-headSize))
+	m.body = slices.Grow(m.body, len(m.limits)) // also for the next message
 	return append(m.body, m.limits...)
 }
 

@@ -36,7 +36,8 @@ func (c *Cluster) groups(requests []store.ZoneRequest, byNode bool) (groups []*t
 			owner.sharing.TryIfDue()
 			together = owner.sharing.Shares(hashSlot, time.Now())
 		}
-		n := slices.IndexFunc(groups, func(g *takeGroup) bool { return hasKey(g.requests, r.Key) })
+		isSame := func(other store.ZoneRequest) bool { return other.Key == r.Key }
+		n := slices.IndexFunc(groups, func(g *takeGroup) bool { return slices.ContainsFunc(g.requests, isSame) })
 		if n < 0 && together {
 			n = slices.IndexFunc(groups, func(g *takeGroup) bool { return g.together && g.node == owner })
 		}
@@ -79,10 +80,6 @@ func concurrently(groups []*takeGroup, do func(*takeGroup)) {
 	}
 	do(groups[0])
 	others.Wait()
-}
-
-func hasKey(requests []store.ZoneRequest, key string) bool {
-	return slices.ContainsFunc(requests, func(r store.ZoneRequest) bool { return r.Key == key })
 }
 
 func hasSeveralKeys(requests []store.ZoneRequest) bool {

@@ -65,11 +65,13 @@ func (k *keyStates) correctedKeyLocked(b *batch, c *pendingCall) (key string, fo
 // admitSlotsLocked is admitLocked for the slots of a call. A take doesn't wait until a lost message can no longer run.
 // It ends with the failure of this message, because its caller asked a Redis that failed.
 func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now algorithms.Micros) bool {
-	uses := c.slots
-	if len(k.left) > 0 && c.requests != nil { // what other tenants have given back comes before
+	uses := slices.Clip(c.slots)
+	if c.setName == "" { // the slots that other tenants have given back before are free for a take
 		for _, u := range c.slots {
-			for _, name := range k.toSetLocked(wire.OfCount(u.name)) {
-				uses = append(slices.Clip(uses), slotsUse{name: name})
+			for _, set := range k.sets[wire.OfCount(u.name)] {
+				if set.setName != u.name && !set.queued.After(c.queued) {
+					uses = append(uses, set.slots...)
+				}
 			}
 		}
 	}
@@ -92,6 +94,7 @@ func (k *keyStates) admitSlotsLocked(s *Store, b *batch, c *pendingCall, now alg
 		k.addOpLocked(b, u.name, u.takes(), now)
 	}
 	if c.setName != "" && b.slotsOp(c.setName) == nil { // another call has set the count
+		k.endSetLocked(c)
 		c.end(true, nil)
 		return false
 	}
@@ -123,6 +126,7 @@ func (k *keyStates) removeWaitingLocked(a awaited) []*pendingCall {
 // waited for its slots.
 func (k *keyStates) endLocked(s *Store, m *message, deadline time.Time, silence error) (again []*pendingCall) {
 	for _, c := range m.calls {
+		k.endSetLocked(c)
 		again = append(again, k.endCorrectionsLocked(c)...)
 	}
 	for _, c := range m.retries {

@@ -65,7 +65,7 @@ type pendingCall struct {
 	requests    []store.ZoneRequest // of a take
 	corrections []store.Correction
 	releases    []*release // one for each correction, nil if it has none
-	setName     string     // of a set: the name of the slots
+	setName     string     // of a set: the name of the count
 
 	ctx    context.Context // of a call with await; the caller leaves when ctx is done
 	now    algorithms.Micros

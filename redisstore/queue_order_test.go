@@ -89,6 +89,43 @@ func takeBehindRetriedCorrection(t *testing.T, dialer *failingDialer) {
 	}
 }
 
+// A tenant gives a slot back while another take of it is in flight, so its count can't be set yet. A take of another tenant
+// waits for that, and gets the slot.
+func TestTakeBehindOtherTenant(t *testing.T) {
+	s := MustNew(t, Options{Address: redistest.Shared(t).Addr, KeyPrefix: t.Name(), Timeout: Patient, DialTimeout: Patient})
+	defer s.Close()
+	defer Kill(s)
+	ask := func(tenant uint64) []store.ZoneRequest {
+		slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
+		return []store.ZoneRequest{{Zone: "z", Key: "k", Slots: slots, Tenant: store.Tenant{ID: tenant, Weight: 1}}}
+	}
+	r := ask(2)
+	if allowed, err := s.Take(t.Context(), r); !allowed || err != nil {
+		t.Fatal(allowed, err)
+	}
+	before := s.newTakeCall(t.Context(), 0, ask(2))
+	s.keys.mu.Lock()
+	s.queue.calls = append(s.queue.calls, before)
+	b := s.nextBatchLocked()
+	b.sent = time.Now().Add(-time.Hour) // it has stalled, so the queue is sent without waiting for its end
+	s.keys.mu.Unlock()
+	s.Correct([]store.Correction{{Request: &r[0], Leave: true}}, nil)
+	behind := s.newTakeCall(t.Context(), 0, ask(3))
+	s.enqueueOrSend(behind)
+	s.sendBatch(b)
+	s.sendBatches(s.finishAndNext(b))
+	for c, want := range map[*pendingCall]bool{before: false, behind: true} {
+		if allowed, err := s.await(c); allowed != want || err != nil {
+			t.Errorf("allowed %v, error %v, want %v", allowed, err, want)
+		}
+	}
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	if len(s.keys.sets) > 0 {
+		t.Errorf("%d calls that have ended are remembered", len(s.keys.sets))
+	}
+}
+
 // A call sent alone waits for others past its deadline. This is no fault of a Redis that replies. The call
 // also ends with all other takes.
 func TestAloneExpires(t *testing.T) {

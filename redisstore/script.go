@@ -244,18 +244,14 @@ type repeatable struct {
 
 // eval runs the script. If Redis does not have the script, eval loads it and runs it in one pipeline. So both
 // reach the same server: a pool can have connections to a server that was the primary.
-func (r repeatable) eval(ctx context.Context, conns *connections) error {
-	err := r.run(ctx, conns, false)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		err = r.run(ctx, conns, true)
+func (r repeatable) eval(ctx context.Context, conns *connections) (err error) {
+	for _, load := range []bool{false, true} {
+		pipeline := conns.Pipeline()
+		r.queue(ctx, pipeline, load)
+		if _, err = pipeline.Exec(ctx); !redis.HasErrorPrefix(err, "NOSCRIPT") { // the first error of its commands
+			break
+		}
 	}
-	return err
-}
-
-func (r repeatable) run(ctx context.Context, conns *connections, load bool) error {
-	pipeline := conns.Pipeline()
-	r.queue(ctx, pipeline, load)
-	_, err := pipeline.Exec(ctx) // the first error of its commands
 	return nodes.AsRedirect(err)
 }
 

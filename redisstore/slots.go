@@ -33,11 +33,10 @@ type keyStates struct {
 	// route returns the store that has a name, or nil if that store fails or is unknown.
 	route      func(name string) *Store
 	table      *slots.Table
-	lastLoss   error               // the failure of the last lost message with slots
-	queuedSets map[string]bool     // names with a queued call that sets their count
-	left       map[string][]string // names of counts of tenants whose slots were given back, by the name of the slots
-	timer      *time.Timer         // of the next turn; nil if no name is known
-	correcting map[string]*batch   // in flight, with corrections of a key
+	lastLoss   error                     // the failure of the last lost message with slots
+	sets       map[string][]*pendingCall // calls of queueSetLocked that have not ended, by the name of the slots
+	timer      *time.Timer               // of the next turn; nil if no name is known
+	correcting map[string]*batch         // in flight, with corrections of a key
 	waiting    map[awaited][]*pendingCall
 }
 
@@ -56,7 +55,7 @@ const turnInterval = 100 * time.Millisecond
 func newKeyStates(names wire.Names, expiry time.Duration, route func(string) *Store) *keyStates {
 	k := &keyStates{
 		names: names, expiry: expiry.Microseconds(), started: time.Now(), route: route,
-		table: slots.New(expiry.Microseconds()), queuedSets: make(map[string]bool), left: make(map[string][]string),
+		table: slots.New(expiry.Microseconds()), sets: make(map[string][]*pendingCall),
 		correcting: make(map[string]*batch), waiting: make(map[awaited][]*pendingCall),
 	}
 	_, _ = rand.Read(k.instance[:]) // never fails
@@ -64,19 +63,7 @@ func newKeyStates(names wire.Names, expiry time.Duration, route func(string) *St
 }
 
 // at converts an instant for the table.
-func (k *keyStates) at(t time.Time) algorithms.Micros {
-	return t.Sub(k.started).Microseconds()
-}
-
-// slotsName returns the name of the count of slots of a request, which is that of its tenant.
-func (k *keyStates) slotsName(r *store.ZoneRequest) string {
-	return k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID)
-}
-
-// reservedName returns the name of the count of reserved events of a request.
-func (k *keyStates) reservedName(r *store.ZoneRequest) string {
-	return k.names.CountName(r.Key, r.ReservedID, 0)
-}
+func (k *keyStates) at(t time.Time) algorithms.Micros { return t.Sub(k.started).Microseconds() }
 
 // slotsUse is that a call takes, looks at or sets the count of slots of a name. Reserved events are counted as slots are.
 type slotsUse struct {
@@ -95,9 +82,8 @@ func (u slotsUse) taken() int64 {
 		return o.Reserved.Added
 	case o.Slots.Taken:
 		return 1
-	default:
-		return 0
 	}
+	return 0
 }
 
 // slotsOf returns which slots and reserved events requests use, in the order of the replies.
@@ -105,10 +91,10 @@ func (k *keyStates) slotsOf(requests []store.ZoneRequest) (uses []slotsUse) {
 	for i := range requests {
 		r := &requests[i]
 		if r.Slots != nil {
-			uses = append(uses, slotsUse{name: k.slotsName(r), request: r})
+			uses = append(uses, slotsUse{name: k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID), request: r})
 		}
 		if r.ReservedID != "" {
-			uses = append(uses, slotsUse{name: k.reservedName(r), request: r, reserved: true})
+			uses = append(uses, slotsUse{name: k.names.CountName(r.Key, r.ReservedID, 0), request: r, reserved: true})
 		}
 	}
 	return uses
@@ -131,7 +117,7 @@ func (k *keyStates) releaseOf(c *store.Correction) *release {
 	if !c.Releases() {
 		return nil
 	}
-	return &release{name: k.reservedName(c.Request), events: c.Request.Outcome.Reserved.Added}
+	return &release{name: k.names.CountName(c.Request.Key, c.Request.ReservedID, 0), events: c.Request.Outcome.Reserved.Added}
 }
 
 // addReleasesLocked adds the releases of a call to a batch. While their count is being set, or must be, they end without
@@ -172,7 +158,6 @@ func (k *keyStates) endReleases(releases []*release) {
 // addOpLocked adds to a batch the operation on slots that their first use in the batch needs, if it needs one. changes
 // reports whether the use changes their count.
 func (k *keyStates) addOpLocked(b *batch, name string, changes bool, now algorithms.Micros) {
-	delete(k.queuedSets, name)
 	k.scheduleSetLocked()
 	if b.slotsOp(name) != nil {
 		return
@@ -222,19 +207,15 @@ func markReleased(calls []*pendingCall) {
 // leaveSlots records that requests no longer hold their slots. With set it queues calls that set the counts.
 func (k *keyStates) leaveSlots(corrections []store.Correction, set bool) {
 	for i := range corrections {
-		c := &corrections[i]
-		r := c.Request
+		c, r := &corrections[i], corrections[i].Request
 		if !c.Leave || !r.Outcome.Slots.Taken {
 			continue
 		}
-		name := k.slotsName(r)
+		name := k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID)
 		k.mu.Lock()
 		k.table.Leave(name, 1, k.at(time.Now()))
-		if of := wire.OfCount(name); r.Tenant.ID != 0 && !slices.Contains(k.left[of], name) {
-			k.left[of] = append(k.left[of], name)
-		}
 		if set {
-			k.queueOneSetLocked(name)
+			k.queueSetLocked(name)
 		}
 		k.mu.Unlock()
 	}
@@ -247,22 +228,18 @@ func (c corrector) EndLine(slotsID, key string, tenant uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.table.EndLine(name, k.at(time.Now()))
-	k.queueOneSetLocked(name)
+	k.queueSetLocked(name)
 }
 
-// queueOneSetLocked is queueSetLocked, unless such a call is queued already.
-func (k *keyStates) queueOneSetLocked(name string) {
-	if !k.queuedSets[name] {
-		k.queuedSets[name] = true
-		k.queueSetLocked(name)
-	}
-}
-
-// queueSetLocked queues a call that sets the count of a name, if the count must still be set when the call is sent.
+// queueSetLocked queues a call that sets the count of a name, if the count must still be set when the call is sent. One such
+// call is enough.
 func (k *keyStates) queueSetLocked(name string) {
+	of := wire.OfCount(name)
+	if slices.ContainsFunc(k.sets[of], func(c *pendingCall) bool { return c.setName == name && !c.sent }) {
+		return
+	}
 	s := k.route(name)
 	if s == nil { // a later turn sets the count
-		delete(k.queuedSets, name)
 		k.table.Postpone(name, k.at(time.Now()))
 		return
 	}
@@ -272,7 +249,19 @@ func (k *keyStates) queueSetLocked(name string) {
 			go k.setMoved(name)
 		}
 	}
+	k.sets[of] = append(k.sets[of], c)
 	s.enqueueLocked(c)
+}
+
+// endSetLocked forgets a call of queueSetLocked, which ends. It does nothing for other calls.
+func (k *keyStates) endSetLocked(c *pendingCall) {
+	if c.setName == "" {
+		return
+	}
+	of := wire.OfCount(c.setName)
+	if k.sets[of] = slices.DeleteFunc(k.sets[of], func(other *pendingCall) bool { return other == c }); len(k.sets[of]) == 0 {
+		delete(k.sets, of)
+	}
 }
 
 func newSetCall(name string) *pendingCall {
@@ -281,22 +270,13 @@ func newSetCall(name string) *pendingCall {
 	}
 }
 
-// toSetLocked returns the names of the counts to set before a take of slots, because tenants have given some back.
-func (k *keyStates) toSetLocked(slots string) []string {
-	names := slices.DeleteFunc(k.left[slots], func(name string) bool { return !k.table.NeedsSet(name) })
-	if k.left[slots] = names; len(names) == 0 {
-		delete(k.left, slots)
-	}
-	return names
-}
-
 // countSlots counts slots that another store has granted.
 func (k *keyStates) countSlots(requests []store.ZoneRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range requests {
 		if r := &requests[i]; r.Slots != nil && r.Outcome.Slots.Taken {
-			k.table.Count(k.slotsName(r), k.at(time.Now()))
+			k.table.Count(k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID), k.at(time.Now()))
 		}
 	}
 	k.scheduleSetLocked()
@@ -319,8 +299,5 @@ func (k *keyStates) setDue() {
 	}
 	for _, name := range due {
 		k.queueSetLocked(name)
-	}
-	for slots := range k.left { // forgets those that are set
-		k.toSetLocked(slots)
 	}
 }

@@ -21,8 +21,8 @@ func TestLeaveSlotsWithoutRedis(t *testing.T) {
 	}
 	counts.mu.Lock()
 	defer counts.mu.Unlock()
-	if len(counts.queuedSets) > 0 {
-		t.Errorf("%d names are remembered that no call sets", len(counts.queuedSets))
+	if len(counts.sets) > 0 {
+		t.Errorf("%d names are remembered that no call sets", len(counts.sets))
 	}
 }
 

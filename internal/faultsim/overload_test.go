@@ -219,6 +219,7 @@ func takeAfterGiveBack(t *testing.T, distance time.Duration, batch int) {
 				r := []store.ZoneRequest{{Zone: "z", Key: fmt.Sprint(n), Cost: 1, Limits: limits}}
 				if n%2 == 0 {
 					r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
+					r[0].Tenant.ID = uint64(n % 4 * (i + 1)) // half of these keys have tenants
 				}
 				if allowed, err := s.Take(t.Context(), r); !allowed || err != nil {
 					t.Errorf("%d of key %d: allowed %v, error %v, %+v", i, n, allowed, err, r[0].Outcome)

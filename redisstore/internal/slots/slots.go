@@ -26,7 +26,7 @@ const (
 type Op struct {
 	Set      bool  // make Count this instance's count
 	Count    int64 // 0 or more
-	EndsLine bool  // with Set: no request of this instance waits for a slot any more
+	EndsLine bool  // with Set: no request of the tenant waits for a slot any more in this instance
 
 	key *key
 }
@@ -159,12 +159,6 @@ func (t *Table) Prepare(name string, takes bool, now Micros) (op Op) {
 
 func (t *Table) needsSet(k *key) bool {
 	return k.stale || k.held != k.counted || k.held > 0 && k.distrusts != t.distrusts
-}
-
-// NeedsSet reports whether a Set of a key must be made, or is in flight.
-func (t *Table) NeedsSet(name string) bool {
-	k := t.keys[name]
-	return k != nil && (k.setInFlight || t.needsSet(k))
 }
 
 // Distrust is called when Redis may have lost its counts.

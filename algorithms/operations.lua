@@ -401,8 +401,8 @@ local function set(_, _, pos, k, log_key)
   local key = budget_of[k]
   local slots = slots_read(key, instance, tenant, now, slots_expiry)
   local count_before = slots.count
-  slots_set(slots, new_count, now, slots_expiry)
   if ends_line == 1 then slots.line_expires, slots.line = 0, no_line end
+  slots_set(slots, new_count, now, slots_expiry)
   slots_save(slots, key, instance, now, slots_expiry)
   return pack_numbers('<Bd', 1, count_before), pos, k, log_key
 end

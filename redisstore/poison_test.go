@@ -110,7 +110,7 @@ func poisonedStates(r *rand.Rand, late bool) []poison {
 // poisonedSlots returns poisons of slots.
 func poisonedSlots(r *rand.Rand) []poison {
 	one := func(numbers ...int64) string { // count, its expiry, that of the line, its first request, those behind it, marks
-		b := []byte(strings.Repeat("i", 16))
+		b := []byte(strings.Repeat("i", 23))
 		for n, size := range []int{7, 7, 7, 7, 2, 7, 7, 7, 7} {
 			b = append(b, packed(append(numbers, 0, 0, 0, 0, 0, 0, 0)[n])[:size]...)
 		}
@@ -118,7 +118,7 @@ func poisonedSlots(r *rand.Rand) []poison {
 	}
 	return append(notAString(true),
 		text("text", "hello", true),
-		text("random", random(r, 74), true),
+		text("random", random(r, 81), true),
 		text("too long", one(1, poisonNow)+"x", true),
 		text("a half", one(1, poisonNow)+strings.Repeat("i", 16), true),
 		text("too large a count", one(1<<53+2, poisonNow+1), true),

@@ -59,20 +59,19 @@ type Slots struct {
 	Share int64
 }
 
-// Tenant is for whom a request takes a slot. While requests of several tenants of a key wait for slots, each free slot goes to
-// the tenant that holds the least for its weight. For example, of 20 slots three tenants with the weights 1, 1 and 2 hold 5, 5
-// and 10. Any tenant can take slots that are idle. Requests with the zero Tenant count as those of one tenant.
+// Tenant is a user of the slots of a key, which shares them with others. While requests wait for slots, each free slot goes to the
+// waiting tenant that holds the least for its weight. Requests with the zero Tenant count as those of one tenant.
 type Tenant struct {
 	// ID is a hash of the tenant, below 2^56: see [NewTenant]. 0 means that the request has no tenant.
 	ID uint64
-	// Weight is from 1 to MaxWeight. If requests of a tenant have several, the largest counts.
+	// Weight is from 1 to MaxWeight. All requests of a tenant should have the same.
 	Weight int64
 }
 
 // MaxWeight is the largest Weight of a [Tenant].
 const MaxWeight = 1000
 
-// OtherTenants is the ID of tenants that share one place, because too many tenants use the slots of a key at once.
+// OtherTenants is the ID of tenants that count as one, because too many tenants use the slots of a key at once.
 const OtherTenants uint64 = 1
 
 // NewTenant returns the tenant of that name. The secret, which may be empty, is that of the names of keys. A store gets only the

@@ -203,7 +203,7 @@ var mistakes = []mistake{
 	// Tenants.
 	{
 		"slots are counted for no tenant", "redisstore/slots.go",
-		"k.names.CountName(r.Key, r.Slots.ID, r.Tenant.ID)", "k.names.CountName(r.Key, r.Slots.ID, 0)",
+		"CountName(r.Key, r.Slots.ID, r.Tenant.ID), request: r", "CountName(r.Key, r.Slots.ID, 0), request: r",
 	},
 	{
 		"Redis does not hear of tenants", "internal/wire/message.go",

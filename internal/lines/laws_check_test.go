@@ -58,20 +58,20 @@ func (w *world) asks(key slotKey) bool {
 	return slices.ContainsFunc(w.pool(key), func(c *client) bool { return c.doing == asking })
 }
 
-// comesAfter reports whether the tenant of another client that waits for the same slots holds less for its weight.
-func (c *client) comesAfter(other *client) bool {
-	load := func(c, of *client) int64 {
+// comesAfter reports whether the tenant of another client that waits for the slots of a zone holds less for its weight.
+func (c *client) comesAfter(zone int, other *client) bool {
+	load := func(c *client, zone int, weight int64) int64 {
 		held := int64(0)
 		for _, user := range c.clients {
-			if i := user.indexOf(c.zones[c.Line()]); i >= 0 && user.doing > asking && user.doing < gone && user.due < algorithms.Forever &&
-				user.lineKey(i) == c.lineKey(c.Line()) && user.Requests[i].Outcome.Slots.Taken {
+			if i := user.indexOf(c.zones[zone]); i >= 0 && user.doing > asking && user.doing < gone && user.due < algorithms.Forever &&
+				user.lineKey(i) == c.lineKey(zone) && user.Requests[i].Outcome.Slots.Taken {
 				held++
 			}
 		}
-		return held * max(of.Requests[of.Line()].Tenant.Weight, 1)
+		return held * max(weight, 1)
 	}
-	own, others := load(c, other), load(other, c)
-	return own > others || own == others && other.Came < c.Came
+	others := load(other, other.Line(), c.Requests[zone].Tenant.Weight)
+	return load(c, zone, other.Requests[other.Line()].Tenant.Weight) > others
 }
 
 // hasPlaceIn reports whether the client has a place in its zone i, or had one that nobody has given back.
@@ -132,7 +132,7 @@ func (w *world) checkLine(key lineKey, z *zoneModel) int {
 		}
 	}
 	if l := w.slots.byKey[key.slotKey].line(key.tenant); l != nil {
-		holding -= l.held
+		holding -= l.slots
 		for e := l.requests.Front(); e != nil; e = e.Next() {
 			real = append(real, e.Value.(*Request))
 		}

@@ -28,7 +28,7 @@ type Places struct {
 type keyPlaces struct {
 	taken    int64            // by requests that are delayed, being decided, or wait for a slot
 	awaiting int64            // the number of these that wait for a slot, so they aren't charged
-	byTenant map[uint64]int64 // the number of these by tenant; without tenants nil
+	byTenant map[uint64]int64 // the places by tenant; without tenants nil
 	line     []*heldRequest   // those that a limit delays, in the order of the charges
 }
 

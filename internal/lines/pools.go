@@ -8,9 +8,12 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// MaxTenants is the number of tenants of a key that have separate places in this process. Further tenants share one more
-// place, [store.OtherTenants], until a place is free. So tenants that a client invents grow nothing without bound.
-const MaxTenants = 16
+// In this process, at least so many tenants of a key count apart. All others count as one, [store.OtherTenants], until one of
+// these uses nothing. So tenants that a client invents grow nothing without bound.
+const (
+	sharedTenants = 16 // each check reads the tenants of all processes
+	localTenants  = 1000
+)
 
 // never is the instant of a question that a line has not asked.
 const never Micros = -1 << 53
@@ -33,8 +36,9 @@ type pool struct {
 type line struct {
 	*pool
 	tenant    uint64
-	users     int64     // requests of the tenant that this process decides, or that hold a slot; 0 without tenants
-	held      int64     // how many hold a slot
+	users     int64     // requests of the tenant that this process decides, or that have a slot; 0 without tenants
+	slots     int64     // how many have a slot
+	granted   Micros    // when one last got a slot
 	requests  list.List // of *Request that wait, in the order in which they came
 	mayBeFree bool      // a slot may have become free since the last question was asked
 	lastAsk   Micros    // after a pause from then, the first request asks even if mayBeFree is false
@@ -108,7 +112,7 @@ func (s *SlotLines) dropUnused(l *line) {
 // enter counts the request for its tenants. In a pool with too many tenants, it makes the request one of the others.
 func (s *SlotLines) enter(r *Request) {
 	s.eachTenant(r, func(n Need, q *store.ZoneRequest) {
-		if p := s.byKey[r.slotKey(n)]; p != nil && len(p.lines) >= MaxTenants && s.lineOf(r, n) == nil {
+		if p := s.byKey[r.slotKey(n)]; p != nil && s.lineOf(r, n) == nil && len(p.lines) > s.maxTenants {
 			q.Tenant.ID = store.OtherTenants
 		}
 		s.addLine(r, n).users++
@@ -117,14 +121,14 @@ func (s *SlotLines) enter(r *Request) {
 }
 
 // exit counts the slots that the request has taken. For other slots it is no user any more.
-func (s *SlotLines) exit(r *Request) {
+func (s *SlotLines) exit(r *Request, now Micros) {
 	if !r.entered {
 		return
 	}
 	r.entered = false
 	s.eachTenant(r, func(n Need, q *store.ZoneRequest) {
 		if l := s.lineOf(r, n); r.allowed && q.Outcome.Slots.Taken {
-			l.held++
+			l.slots, l.granted = l.slots+1, now
 		} else {
 			l.users--
 			s.dropUnused(l)
@@ -156,8 +160,8 @@ func (s *SlotLines) Wake(corrections []store.Correction) {
 		c := &corrections[i]
 		if c.Leave {
 			p := s.byKey[slotKey{c.Request.Slots.ID, c.Request.Key}]
-			if l := p.line(c.Request.Tenant.ID); l != nil && l.held > 0 {
-				l.held--
+			if l := p.line(c.Request.Tenant.ID); l != nil && l.users > 0 {
+				l.slots--
 				l.users--
 				s.dropUnused(l)
 			}
@@ -197,16 +201,16 @@ func (s *SlotLines) wakeNext(p *pool, now Micros) {
 }
 
 // next returns the line of the pool whose first request asks next, or nil if none does now: another is asking, or none has
-// a reason. A shared store decides about the turns, so a line that has not told it for a long time comes first there.
+// a reason. A shared store decides on the turns, so a line that has not told it for a long time comes first there.
 func (s *SlotLines) next(p *pool, now Micros) (next *line) {
-	if p.asker != nil {
+	if p == nil || p.asker != nil {
 		return nil
 	}
 	rank := func(l *line) int {
 		switch since := now - l.lastAsk; {
 		case !l.waits():
 			return 0
-		case s.endLine != nil && since > algorithms.LineRenewal:
+		case s.endLine != nil && since > algorithms.LineRenewal && since >= s.pauseOf(l):
 			return 2
 		case l.mayBeFree || since >= s.pauseOf(l):
 			return 1
@@ -215,19 +219,22 @@ func (s *SlotLines) next(p *pool, now Micros) (next *line) {
 	}
 	best := 0
 	for _, l := range p.lines {
-		if r := rank(l); r > best || r == best && r > 0 && l.comesBefore(next) {
+		if r := rank(l); r > best || r == best && r > 0 && l.comesBefore(next, next.first(), next.first().weight()) {
 			next, best = l, r
 		}
 	}
 	return next
 }
 
-// comesBefore reports whether the tenant of the line holds less for its weight than that of another. If they hold the same, the
-// line whose first request came first is before the other.
-func (l *line) comesBefore(other *line) bool {
-	a, b := l.first(), other.first()
-	held, otherHeld := l.held*b.weight(), other.held*a.weight()
-	return held < otherHeld || held == otherHeld && a.Came < b.Came
+// comesBefore reports whether the tenant of the line has fewer slots for its weight than another one, whose first request is r.
+// If both have the same, the tenant comes before that has waited longer, since its last slot. other may be nil.
+func (l *line) comesBefore(other *line, r *Request, weight int64) bool {
+	slots, since := int64(0), r.Came
+	if other != nil {
+		slots, since = other.slots, max(since, other.granted)
+	}
+	a, b := l.slots*weight, slots*l.first().weight()
+	return a < b || a == b && max(l.first().Came, l.granted) < since
 }
 
 // weight returns the weight of the request in the zone in whose line it stands.
@@ -238,7 +245,7 @@ type remaining uint8
 
 const (
 	slotsMayRemain remaining = iota // for any line
-	slotsForOthers                  // if so, it is the turn of others
+	slotsForOthers                  // not for the line that asked
 	noSlotRemains
 )
 

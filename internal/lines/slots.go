@@ -20,8 +20,9 @@ import (
 //
 // SlotLines must be made by [NewSlotLines], and is safe for concurrent use. A [Request] is not.
 type SlotLines struct {
-	pause   Micros                                   // between two questions of a line
-	endLine func(slotsID, key string, tenant uint64) // called under mu
+	pause      Micros // between two questions of a line
+	maxTenants int
+	endLine    func(slotsID, key string, tenant uint64) // called under mu
 
 	waiting atomic.Int64 // the number of requests in all lines; written under mu
 	mu      sync.Mutex
@@ -43,7 +44,11 @@ const (
 // NewSlotLines returns SlotLines without lines, for a store of which a line asks after each pause. endLine, if not nil, is
 // called when a line has ended, unless the store knows that. It must not call the SlotLines.
 func NewSlotLines(pause Micros, endLine func(slotsID, key string, tenant uint64)) *SlotLines {
-	return &SlotLines{pause: pause, endLine: endLine, byKey: make(map[slotKey]*pool)}
+	s := &SlotLines{pause: pause, maxTenants: localTenants, endLine: endLine, byKey: make(map[slotKey]*pool)}
+	if endLine != nil {
+		s.maxTenants = sharedTenants
+	}
+	return s
 }
 
 // Waiting returns how many requests wait, and in how many lines.
@@ -64,7 +69,7 @@ func (s *SlotLines) Begin(r *Request, now Micros) (next Step, need Need) {
 	case r.canWait(need, now): // a newcomer doesn't overtake the requests that wait
 		return Wait, need
 	default:
-		s.exit(r)
+		s.exit(r, now)
 		r.denyFor(need)
 		return Decided, need
 	}
@@ -110,20 +115,22 @@ func (s *SlotLines) Answered(r *Request, allowed bool, now Micros) (next Step, n
 		}
 	}
 	if r.line != nil {
-		slots := noSlotRemains
-		if !allowed || r.need.Reserved || !r.foundNoSlot() {
-			slots = slotsMayRemain
+		slots := slotsMayRemain
+		if allowed {
+			slots = r.remain(slotsMayRemain)
 		}
 		s.leave(r, slots, now)
 	}
-	s.exit(r)
+	s.exit(r, now)
 	return Decided, nothing
 }
 
-// foundNoSlot reports whether no slot was free after the last decision.
-func (r *Request) foundNoSlot() bool {
-	q := &r.Requests[r.need.Zone]
-	return q.Outcome.Slots.InFlight >= q.GrantedSlots()
+// remain returns noSlotRemains if the last decision left no slot, and otherwise another value.
+func (r *Request) remain(otherwise remaining) remaining {
+	if q := &r.Requests[r.need.Zone]; !r.need.Reserved && q.Outcome.Slots.InFlight >= q.GrantedSlots() {
+		return noSlotRemains
+	}
+	return otherwise
 }
 
 // Join puts a request into the line of a Need. If it stands in another line, it leaves
@@ -143,11 +150,7 @@ func (s *SlotLines) Join(r *Request, need Need, now Micros) (wait Micros) {
 		s.remove(r, slotsMayRemain, now)
 		s.insert(r, need, now)
 	} else {
-		slots := slotsForOthers
-		if !need.Reserved && r.foundNoSlot() {
-			slots = noSlotRemains
-		}
-		r.line.endQuestion(slots, now)
+		r.line.endQuestion(r.remain(slotsForOthers), now)
 		s.wakeLine(r.line, now)
 	}
 	return s.wait(r, now)
@@ -156,7 +159,7 @@ func (s *SlotLines) Join(r *Request, need Need, now Micros) (wait Micros) {
 // Leave ends the wait of a request, if it waits, because it won't be decided.
 func (s *SlotLines) Leave(r *Request, now Micros) {
 	r.allowed = false
-	s.exit(r)
+	s.exit(r, now)
 	s.leave(r, slotsMayRemain, now)
 	r.endWait(now)
 }
@@ -177,7 +180,7 @@ func (s *SlotLines) Look(r *Request, now Micros) (next Step, wait Micros) {
 		r.endWait(now)
 	}
 	if next == Decided {
-		s.exit(r)
+		s.exit(r, now)
 	}
 	if next == Decided && !r.asked {
 		r.denyFor(r.need)
@@ -205,9 +208,11 @@ func (s *SlotLines) look(r *Request, now Micros) (next Step, wait Micros) {
 		s.wakeNext(r.line.pool, now) // with time it may have become the turn of another line
 		return Wait, wait
 	}
-	if need := s.earlierLine(r); need != nothing {
+	if need := s.earlierLine(r, now); need != nothing {
 		s.remove(r, noSlotRemains, now)
-		s.insert(r, need, now)
+		if s.insert(r, need, now); r.line.lastAsk == never {
+			r.line.lastAsk = now // otherwise it would ask before the one for which it has moved
+		}
 		return Wait, s.wait(r, now)
 	}
 	r.line.asker, r.line.freed, r.line.mayBeFree = r, false, false
@@ -239,8 +244,8 @@ func (r *Request) tellStore(now Micros) {
 // each question takes the slots that are free for a moment.
 func (s *SlotLines) pauseOf(l *line) Micros {
 	pause := s.pause
-	for _, q := range l.first().Requests {
-		if q.Key != l.key {
+	for i := range l.first().Requests {
+		if l.first().Requests[i].Key != l.key {
 			pause = LocalPause
 		}
 	}
@@ -250,7 +255,7 @@ func (s *SlotLines) pauseOf(l *line) Micros {
 // wait returns how long a request in a line waits at most before the next Look.
 func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	wait := max(r.waitsUntil(r.need)-now, 0)
-	if r.line.first() != r {
+	if r.line.first() != r || r.line.asker == r { // the store may be writing the outcome of the one that asks
 		return wait
 	}
 	if s.next(r.line.pool, now) == r.line {
@@ -264,14 +269,19 @@ func (s *SlotLines) wait(r *Request, now Micros) Micros {
 	return min(rest, wait, longestSleep)
 }
 
-// earlierLine returns a need for whose slot an earlier request waits, or nothing.
-func (s *SlotLines) earlierLine(r *Request) Need {
+// earlierLine returns a need for whose slot another request waits that comes before, or nothing.
+func (s *SlotLines) earlierLine(r *Request, now Micros) Need {
 	for i := range r.Requests {
 		n := Need{Zone: i}
 		if n == r.need || r.Requests[i].Slots == nil || !r.Zones[i].hasPlace || r.Zones[i].Delay.MaxDelay == 0 {
 			continue
 		}
-		if line := s.lineOf(r, n); line.waits() && line.first().Came < r.Came {
+		own := s.lineOf(r, n)
+		if own.waits() && own.first().Came < r.Came {
+			return n
+		}
+		next := s.next(s.byKey[r.slotKey(n)], now)
+		if next != nil && next.comesBefore(own, r, max(r.Requests[i].Tenant.Weight, 1)) {
 			return n
 		}
 	}

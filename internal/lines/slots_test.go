@@ -2,6 +2,7 @@ package lines
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -107,19 +108,32 @@ func TestNewcomer(t *testing.T) {
 
 // Tenants that a client invents share one place, and leave nothing.
 func TestManyTenants(t *testing.T) {
-	s, number := NewSlotLines(second, nil), make(map[uint64]int)
+	s, number := NewSlotLines(second, func(string, string, uint64) {}), make(map[uint64]int)
 	var requests []*Request
-	for n := range uint64(5 * MaxTenants) {
+	for n := range uint64(5 * sharedTenants) {
 		r := newWaiting(hour, "a")
-		r.Requests[0].Tenant = store.Tenant{ID: 2 + n%(3*MaxTenants), Weight: 1}
+		r.Requests[0].Tenant = store.Tenant{ID: 2 + n%(3*sharedTenants), Weight: 1}
 		s.Begin(r, hour)
 		number[r.Requests[0].Tenant.ID]++
 		requests = append(requests, r)
 	}
-	if others := number[store.OtherTenants]; len(number) != MaxTenants+1 || others != 3*MaxTenants {
+	if others := number[store.OtherTenants]; len(number) != sharedTenants+2 || others != 3*sharedTenants-2 {
 		t.Errorf("%d tenants have a place, with %d requests of others", len(number), others)
 	}
-	for _, r := range requests {
+	isFirst := func(r *Request) bool {
+		return r.Requests[0].Tenant.ID <= 3 && r.Requests[0].Tenant.ID > store.OtherTenants
+	}
+	for at := slices.IndexFunc(requests, isFirst); at >= 0; at = slices.IndexFunc(requests, isFirst) {
+		requests[at].Release()
+		s.Leave(requests[at], hour)
+		requests = slices.Delete(requests, at, at+1)
+	}
+	next := newWaiting(hour, "a")
+	next.Requests[0].Tenant = store.Tenant{ID: 1 << 40, Weight: 1}
+	if s.Begin(next, hour); next.Requests[0].Tenant.ID != 1<<40 {
+		t.Error("no other tenant counts apart after two have left")
+	}
+	for _, r := range append(requests, next) {
 		if r.Release(); r.Requests[0].Tenant.ID%2 == 0 {
 			s.Leave(r, hour)
 			continue
@@ -133,9 +147,54 @@ func TestManyTenants(t *testing.T) {
 	}
 }
 
+// Of two tenants without a slot, the one is first that has waited longer since it last had one.
+func TestTenantThatHadASlot(t *testing.T) {
+	for _, order := range [][]Micros{{0, 1, 2}, {2, 1, 0}} {
+		s, requests := NewSlotLines(LocalPause, nil), make([]*Request, 3)
+		for _, n := range order {
+			requests[n] = newWaiting(hour+n, "a")
+			requests[n].Requests[0].Tenant = store.Tenant{ID: uint64(2 + n/2), Weight: 1}
+			requests[n].Requests[0].Outcome = noSlot()
+			s.Begin(requests[n], hour+2)
+		}
+		requests[0].Requests[0].Outcome.Slots.Taken = true
+		s.Answered(requests[0], true, hour+3)
+		s.Join(requests[1], Need{}, hour+4)
+		s.Join(requests[2], Need{}, hour+4)
+		s.Wake([]store.Correction{{Request: &requests[0].Requests[0], Leave: true}})
+		for n, want := range map[int]Step{1: Wait, 2: Ask} {
+			if next, _ := s.Look(requests[n], hour+5); next != want {
+				t.Errorf("request %d: step %d, want %d", n, next, want)
+			}
+		}
+	}
+}
+
+// A request that moves to the line of another zone, because somebody there comes before, doesn't move back at once.
+func TestMoveToAnotherLine(t *testing.T) {
+	s, now := NewSlotLines(SharedPause, func(string, string, uint64) {}), hour
+	for n, zones := range [][]string{{"a"}, {"b"}, {"a", "b"}} {
+		r := newWaiting(now, zones...)
+		for i := range zones {
+			r.Requests[i].Tenant, r.Requests[i].Outcome = store.Tenant{ID: uint64(2 + n), Weight: 1}, noSlot()
+		}
+		s.Begin(r, now)
+		s.Join(r, Need{}, now)
+		looks := 0
+		for _, wait := s.Look(r, now); wait == 0 && n == 2; _, wait = s.Look(r, now) {
+			if looks++; looks > 9 {
+				t.Fatal("it looks without end")
+			}
+		}
+		s.Answered(r, false, now)
+		s.Join(r, Need{}, now)
+		now = hour + Micros(n)*second/10
+	}
+}
+
 // All lines together ask at most 400 times in a second.
 func TestSlotLinesAskInTurn(t *testing.T) {
-	s := NewSlotLines(SharedPause, nil)
+	s := NewSlotLines(SharedPause, func(string, string, uint64) {})
 	for n, pause := range map[int]Micros{1: 10_000, 4: 10_000, 5: 12_500, 400: second, 1000: second} {
 		var waiting []*Request
 		for i := range n {
@@ -153,6 +212,9 @@ func TestSlotLinesAskInTurn(t *testing.T) {
 		}
 		if wait := s.Join(r, Need{}, hour); wait != pause {
 			t.Errorf("one of %d lines looks after %d µs, want %d", n, wait, pause)
+		}
+		if next, _ := s.Look(r, hour+min(pause-1, algorithms.LineRenewal+1)); next == Ask {
+			t.Errorf("one of %d lines asks before its pause is over", n)
 		}
 		if next, _ := s.Look(r, hour+second); (next == Ask) != (n <= 400) {
 			t.Errorf("one of %d lines: step %d after a second", n, next)

@@ -35,6 +35,7 @@ type Holder struct {
 // InstanceSlots is the part of a holder.
 type InstanceSlots struct {
 	Holder
+	Granted algorithms.Micros // when a request last got a slot
 	Count   int64             // of requests in flight
 	Expires algorithms.Micros // of Count; 0 if that is 0
 	Line
@@ -88,6 +89,7 @@ func (s Slots) Living(now, expiry algorithms.Micros) (living Slots, steppedBack 
 	for _, i := range s {
 		steppedBack = steppedBack || i.Expires > now+expiry || i.LineExpires > now+algorithms.LineExpiry
 		i.Expires, i.LineExpires = min(i.Expires, now+expiry), min(i.LineExpires, now+algorithms.LineExpiry)
+		i.Granted = min(i.Granted, now)
 		if i.Expires <= now {
 			i.Count, i.Expires = 0, 0
 		}
@@ -110,7 +112,7 @@ func (s Slots) Check(h Holder, limit int64, now, waited algorithms.Micros) *algo
 // that count as come before, and requests of other tenants while they hold less for their weights.
 func (s Slots) Ahead(h Holder, now, waited algorithms.Micros) int64 {
 	came := now - waited - algorithms.LineSlack
-	own, others := rival{weight: max(h.Weight, 1)}, make(map[uint64]*rival)
+	own, others := rival{weight: max(h.Weight, 1), since: now - waited}, make(map[uint64]*rival)
 	for _, i := range s {
 		of := &own
 		if i.ID != h.ID {
@@ -119,7 +121,7 @@ func (s Slots) Ahead(h Holder, now, waited algorithms.Micros) int64 {
 				others[i.ID] = of
 			}
 		}
-		of.held += i.Count
+		of.held, of.since = of.held+i.Count, max(of.since, i.Granted)
 		if i.Holder.is(h) {
 			continue
 		}
@@ -138,7 +140,7 @@ func (s Slots) Ahead(h Holder, now, waited algorithms.Micros) int64 {
 	ahead, held := own.waiting, own.held+own.waiting
 	for _, r := range others {
 		for ; r.waiting > 0; r.waiting-- {
-			if less := r.held*own.weight - held*r.weight; less > 0 || less == 0 && r.came >= came {
+			if less := r.held*own.weight - held*r.weight; less > 0 || less == 0 && max(r.since, r.came) >= own.since-algorithms.LineSlack {
 				break
 			}
 			r.held++
@@ -153,6 +155,7 @@ type rival struct {
 	weight, held int64
 	waiting      int64             // how many of its requests wait that count
 	came         algorithms.Micros // when the first of them came
+	since        algorithms.Micros // when one last got a slot
 }
 
 // is reports whether two holders are the same.
@@ -212,6 +215,7 @@ func (s Slots) Take(h Holder, told store.SlotLine, n int64, now, expiry algorith
 	taken := n > 0
 	if taken {
 		s, changed = s.Set(h, min(s.Of(h)+n, algorithms.Forever), now+expiry), true
+		s.of(h).Granted = now
 	}
 	i := s.of(h)
 	later := now - told.Waited - i.First // than the first one
@@ -235,14 +239,14 @@ func (s Slots) Expires() algorithms.Micros {
 	return last
 }
 
-const slotsSize = 74
+const slotsSize = 81
 
 // fields returns the numbers of a holder, which follow its identity, and the size of each.
 func (i *InstanceSlots) fields() (numbers []*int64, sizes []int) {
 	numbers = []*int64{
-		&i.Weight, &i.Count, &i.Expires, &i.LineExpires, &i.First, &i.Behind, &i.Marks[0], &i.Marks[1], &i.Marks[2], &i.Marks[3],
+		&i.Weight, &i.Granted, &i.Count, &i.Expires, &i.LineExpires, &i.First, &i.Behind, &i.Marks[0], &i.Marks[1], &i.Marks[2], &i.Marks[3],
 	}
-	return numbers, []int{2, 7, 7, 7, 7, 2, 7, 7, 7, 7}
+	return numbers, []int{2, 7, 7, 7, 7, 7, 2, 7, 7, 7, 7}
 }
 
 // AppendBinary appends the form in which Slots are stored. It never fails.

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -73,17 +74,13 @@ func (f *auditedClient) takeOverride(text string) store.ZoneRequest {
 
 func (f *auditedClient) correct(r store.ZoneRequest, refund, charge int64) {
 	f.t.Helper()
-	if err := correctAll(f.s, []store.ZoneRequest{r}, refund, charge); err != nil {
-		f.t.Fatal(err)
-	}
+	errtest.None(f.t, correctAll(f.s, []store.ZoneRequest{r}, refund, charge))
 }
 
 func (f *auditedClient) change(c store.Change) {
 	f.t.Helper()
 	c.Key = "k"
-	if err := f.s.Change(f.t.Context(), c); err != nil {
-		f.t.Fatal(err)
-	}
+	errtest.None(f.t, f.s.Change(f.t.Context(), c))
 }
 
 func (f *auditedClient) override(text string) { f.change(store.Change{Zone: "o", Override: &text}) }

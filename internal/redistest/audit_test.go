@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -22,9 +23,7 @@ import (
 func openStore(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.New(redisstore.Options{Address: a.Addr, Timeout: timeout, DialTimeout: timeout}, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -41,9 +40,7 @@ func testZones(t *testing.T, window algorithms.Micros) (zones []store.ZoneReques
 			q.Events, q.Window, q.Burst = 3_600_000_000/window*q.Events, 3_600_000_000, 5
 		}
 		algorithm, err := algorithms.Lookup(q.Algorithm)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		for mode := algorithms.Binary; mode <= algorithms.Force; mode++ {
 			if mode != algorithms.Binary && algorithm.BinaryOnly {
 				continue

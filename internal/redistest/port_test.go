@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/errtest"
 )
 
 // A reserved port is not given to others, even while no server listens on it. A server that asks for the port
@@ -17,16 +19,12 @@ func TestFreePort(t *testing.T) {
 	port := FreePort(t)
 	for range 3 {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.None(t, err)
 		_ = l.Close()
 	}
 	n, _ := strconv.Atoi(port)
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.None(t, err)
 	defer func() { _ = syscall.Close(socket) }()
 	// If this bind fails, the system doesn't give the port to a process that asks for any port.
 	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 1}}); err == nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -80,21 +80,8 @@ func (b *Ban) describe() string {
 	return text
 }
 
-// The values of the option scope.
-const (
-	banScopeZone    = "zone"
-	banScopeHandler = "handler"
-)
-
-func checkBanScope(scope string) error {
-	if scope != banScopeZone && scope != banScopeHandler {
-		return options.Must("must be zone for the requests of the zone, or handler for all requests of the handler, not %q", scope)
-	}
-	return nil
-}
-
 // isForHandler reports whether a ban denies all requests of the handler.
-func (b *Ban) isForHandler() bool { return b != nil && b.Scope == banScopeHandler }
+func (b *Ban) isForHandler() bool { return b != nil && b.Scope == "handler" }
 
 // options returns the values of the option ban, of which a Caddyfile writes the first without its name.
 func (b *Ban) options() []options.Option {
@@ -102,7 +89,7 @@ func (b *Ban) options() []options.Option {
 		options.Single("ban", "1h after 5", &b.Duration, options.Duration, options.WholeMicros),
 		options.Single("after", "5", &b.After, options.Integer, options.Above0),
 		options.Single("max", "24h", &b.Max, options.Duration, options.WholeMicros),
-		options.Single("scope", "handler", &b.Scope, options.Text, checkBanScope),
+		options.Single("scope", "handler", &b.Scope, options.Text, options.OneOf("zone", "handler")),
 	}
 }
 
@@ -261,20 +248,61 @@ func (c *Zone) delayPolicy(zone string, singleKey bool) *lines.DelayPolicy {
 
 // unmarshalDelay reads delay <max> [<requests>].
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
-	args := append(d.RemainingArgs(), strconv.Itoa(defaultHeld))
-	wrong := options.Must("takes a duration and optionally a number of requests, not %q", strings.Join(args[:len(args)-1], " "))
-	if len(args) < 2 || len(args) > 3 {
+	args, p := d.RemainingArgs(), new(Delay)
+	wrong := options.Must("takes a duration and optionally a number of requests, not %q", strings.Join(args, " "))
+	if len(args) == 0 || len(args) > 2 {
 		return nil, wrong
 	}
-	maxWait, err := options.Duration(args[0])
-	held, err2 := options.Integer(args[1])
-	if err != nil || err2 != nil || held < 1 {
+	var err error
+	if p.Max, err = options.Duration(args[0]); err == nil && len(args) == 2 {
+		p.Held, err = options.Integer(args[1])
+	}
+	if err != nil || len(args) == 2 && p.Held < 1 {
 		return nil, wrong
 	}
-	if len(args) == 2 {
-		held = 0 // the default
+	return p, nil
+}
+
+// Share divides the slots of a key among tenants. A tenant can take slots that are idle. While requests wait, each free slot
+// goes to the waiting tenant that holds the least for its weight.
+type Share struct {
+	// The tenant of a request: text with placeholders, such as {http.auth.user.id}. It is required. Requests for which the
+	// text is the same belong to one tenant, also those for which it is empty. key_case and the prefixes apply to it.
+	By string `json:"by,omitempty"`
+
+	// The weight of the tenant, in the same form as cost of the zone. All requests of a tenant should have the same. Below 1 it
+	// counts as 1, and above 1000 as 1000 (default 1).
+	Weight Number `json:"weight,omitempty"`
+}
+
+// checkShare checks the option share together with the zone's other options.
+func (c *Zone) checkShare() error {
+	s := c.Share
+	switch {
+	case s == nil:
+		return nil
+	case c.Concurrency == 0 || c.Delay == nil:
+		return errors.New("share needs concurrency and delay, because tenants share slots by waiting for them: " +
+			"write for example concurrency 50 and delay 10s, or leave out share")
+	case !strings.Contains(s.By, "{"):
+		return fmt.Errorf("share %q has no placeholder, so all requests belong to one tenant: "+
+			"write for example concurrency %d share {http.auth.user.id}", s.By, c.Concurrency)
 	}
-	return &Delay{Max: maxWait, Held: held}, nil
+	return errors.Join(keys.CheckBraces("share", s.By), checkSum("weight of share")(s.Weight))
+}
+
+// readConcurrency reads concurrency <requests> [share <tenant> [weight <number or placeholder>]].
+func (c *Zone) readConcurrency(d *caddyfile.Dispenser) (n int64, err error) {
+	s, words := new(Share), append([]string{"concurrency"}, d.RemainingArgs()...)
+	if len(words) > 2 {
+		c.Share = s
+	}
+	err = options.ReadLine(words, []options.Option{
+		options.Single("concurrency", "10", &n, options.Integer, nil),
+		options.Single("share", "{http.auth.user.id}", &s.By, options.Text, nil),
+		options.Made("weight", "{http.auth.user.weight}", &s.Weight, readSum, checkSum("weight of share")),
+	})
+	return n, err
 }
 
 // Settle corrects the charge of a request once its response is known. Until then the request is

@@ -41,7 +41,7 @@ func TestKeysOfAddresses(t *testing.T) {
 		{Zone{Key: Key{"{http.request.header.K}"}, IPv4Prefix: 24}, "198.51.100.1/24", "198.51.100.1/24", ""},
 		{Zone{Key: Key{"{http.vars.client_ip}|a"}, IPv4Prefix: 24}, "198.51.100.1|a", "198.51.100.1|a", ""},
 	} {
-		templates := test.zone.keyTemplates()
+		templates := test.zone.templates(test.zone.keys()...)
 		text, network := templates[0].Normalize(test.value)
 		got := ""
 		if network.IsValid() {

@@ -63,10 +63,10 @@ func (c *Zone) keys() Key {
 	return c.Key
 }
 
-// keyTemplates returns the alternatives of the zone's key, ready to be expanded.
-func (c *Zone) keyTemplates() (templates []keys.Template) {
-	for _, key := range c.keys() {
-		templates = append(templates, keys.NewKey(key, keys.Form{IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix, FoldCase: c.foldsKeys()}))
+// templates returns texts that are like keys of the zone, ready to be expanded.
+func (c *Zone) templates(texts ...string) (templates []keys.Template) {
+	for _, text := range texts {
+		templates = append(templates, keys.NewKey(text, keys.Form{IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix, FoldCase: c.foldsKeys()}))
 	}
 	return templates
 }
@@ -136,9 +136,6 @@ func checkFactor(n Number) error {
 // parseNumber parses a number, which the option checks.
 func parseNumber(text string) (Number, error) { return Number(text), nil }
 
-// costSum returns the sum of the option cost, or nil if there is none.
-func costSum(n Number) (*cost.Sum, error) { return n.sum("cost") }
-
 // settleCostSum returns the sum of cost in settle, or nil if there is none.
 func settleCostSum(n Number) (*cost.Sum, error) {
 	sum, err := n.sum("cost of settle")
@@ -158,7 +155,7 @@ func (c *Zone) checkSettleMax() error {
 	if c.Settle == nil || c.Cost == "" { // a request without cost reserves 1, and no max is below 1
 		return nil
 	}
-	reserved, err := costSum(c.Cost)
+	reserved, err := c.Cost.sum("cost")
 	if err != nil {
 		return err
 	}
@@ -174,9 +171,9 @@ func (c *Zone) checkSettleMax() error {
 		"write a max from %d, or a lower cost", string(c.Settle.Cost), most, least, string(c.Cost), least)
 }
 
-func checkCost(n Number) error {
-	_, err := costSum(n)
-	return err
+// checkSum returns a check of the sum of an option.
+func checkSum(option string) func(Number) error {
+	return func(n Number) error { _, err := n.sum(option); return err }
 }
 
 func checkSettleCost(n Number) error {
@@ -196,7 +193,7 @@ func (n Number) sum(option string) (*cost.Sum, error) {
 	return sum, nil
 }
 
-// readSum reads a cost, which [costSum] or [settleCostSum] checks.
+// readSum reads a cost, which [checkSum] or [checkSettleCost] checks.
 func readSum(d *caddyfile.Dispenser) (Number, error) {
 	text, err := options.Words(d)
 	return Number(text), err
@@ -256,6 +253,9 @@ func (c *Zone) bodyNeeds() limiter.BodyNeeds {
 	needs := limiter.BodyNeeds{Factor: limiter.BodyKindsOf(string(c.Factor)), Cost: limiter.BodyKindsOf(string(c.Cost))}
 	if c.Plan != nil {
 		needs.Plan = limiter.BodyKindsOf(c.Plan.By)
+	}
+	if c.Share != nil {
+		needs.Share = limiter.BodyKindsOf(c.Share.By + string(c.Share.Weight))
 	}
 	for _, key := range c.keys() {
 		needs.Keys = append(needs.Keys, limiter.BodyKindsOf(key))

@@ -127,18 +127,21 @@ func TestWarningsOfKeys(t *testing.T) {
 
 // A cost that never fits, and one that is always 0, are valid, but hardly meant.
 func TestWarningsOfCosts(t *testing.T) {
-	const dear, free = "each request costs more than a limit", "the limits of a zone deny no request"
+	const dear, free, same = "each request costs more than a limit", "the limits of a zone deny no request", "weight is the same for all tenants"
 	for zone, want := range map[string]string{
 		"cost 20\nfixed_window 10 1h": dear,
 		"cost 20\nmode uniform\nplan {header.X-Plan} {\nfree {\ntoken_bucket 10 1h\n}\ndefault unlimited\n}": dear,
-		"cost 20\nmode nary\nfixed_window 10 1h":   "",
-		"cost 10\nfixed_window 10 1h":              "",
-		"cost 0\nfixed_window 10 1h":               free,
-		"factor 0\ntoken_bucket 10 1h":             free,
-		"cost {header.X-Cost}\nfixed_window 10 1h": "",
+		"cost 20\nmode nary\nfixed_window 10 1h":             "",
+		"cost 10\nfixed_window 10 1h":                        "",
+		"cost 0\nfixed_window 10 1h":                         free,
+		"factor 0\ntoken_bucket 10 1h":                       free,
+		"cost {header.X-Cost}\nfixed_window 10 1h":           "",
+		"concurrency 5 share {path} weight 2\ndelay 1s":      same,
+		"concurrency 5 share {path} weight {host}\ndelay 1s": "",
+		"concurrency 5 share {path}\ndelay 1s":               "",
 	} {
 		got := warningsOfCaddyfile(t, ":80 {\nrate_limit {\nzone z {\n"+zone+"\n}\n}\n}")
-		for _, warning := range []string{dear, free} {
+		for _, warning := range []string{dear, free, same} {
 			if strings.Contains(got, warning) != (warning == want) {
 				t.Errorf("%s: warnings %s, want %q", zone, got, want)
 			}
@@ -306,6 +309,9 @@ func TestWarningsOfMadeUpKeys(t *testing.T) {
 		of("{http.auth.user.id}"):               "",
 		of("{path}{host}{method}"):              "",
 		of("{header.X-Forwarded-For}"):          "", // has another warning
+		of("{path}\nconcurrency 9 share {header.Tenant}\ndelay 1s"):              "{http.request.header.Tenant}",
+		of("{path}\nconcurrency 9 share {host} weight {query.w}\ndelay 1s"):      "{http.request.uri.query.w}",
+		of("{path}\nconcurrency 9 share {host} weight {vars.w} max 7\ndelay 1s"): "",
 
 		"@k header X-Api-Key *\nroute @k {\n" + trap + "}":                               "{http.request.header.X-Api-Key}",
 		"@k not header X-Api-Key *\nrespond @k 401\n" + trap:                             "{http.request.header.X-Api-Key}",

@@ -37,8 +37,15 @@ var mistakes = []struct{ block, lines, want string }{
 	{"zone", "headers draft", `headers must be off, not "draft": write for example headers off`},
 	{"zone", "ban 1ns", "ban must be a whole number of microseconds, not 1ns: write for example ban 1h after 5"},
 	{"zone", "ban 1h max 59m", "ban: max must be from 1h, the duration, to 625499h56m53.685248s, not 59m: write the longest ban"},
-	{"zone", "ban 1h scope site", `scope must be zone for the requests of the zone, or handler for all requests of the handler, not "site": write for example scope handler`},
+	{"zone", "ban 1h scope site", `scope must be zone or handler, not "site": write for example scope handler`},
 	{"zone", "ban 100000d", "ban: the duration must be at most 625499h56m53.685248s, not 2400000h"},
+	{"bare", "concurrency 5 share {path}", "share needs concurrency and delay, because tenants share slots by waiting for them: write for example concurrency 50 and delay 10s, or leave out share"},
+	{"bare", "concurrency 5 share tenant; delay 1s", `share "tenant" has no placeholder, so all requests belong to one tenant: write for example concurrency 5 share {http.auth.user.id}`},
+	{"bare", "concurrency 5 weight 2; delay 1s", `share "" has no placeholder, so all requests belong to one tenant: write for example concurrency 5 share {http.auth.user.id}`},
+	{"bare", `concurrency 5 share ""; delay 1s`, `share "" has no placeholder, so all requests belong to one tenant: write for example concurrency 5 share {http.auth.user.id}`},
+	{"bare", "concurrency 5 share; delay 1s", "share has no value: write for example share {http.auth.user.id}"},
+	{"bare", `concurrency 5 share "{path"; delay 1s`, `share "{path" has a brace without its counterpart: write placeholders as {name}, and a brace itself as \{`},
+	{"bare", "concurrency 5 share {path} weight high; delay 1s", `weight of share "high" has "high" where a number from 0 or a placeholder is expected: write for example 2, {http.request.header.X-Cost}, or 5*{http.request.header.X-Output} + {http.request.header.X-Input}`},
 	{"bare", "concurrency 5; ban 1h", "ban needs a limit, because only denials by limits count: write a limit, such as token_bucket 10 1s, or leave out ban"},
 	{"zone", "ban 0s", "ban has no duration: write how long it lasts, such as 1h"},
 	{"bare", "key {http.rate_limit.request.json.user}; gcra 10 1m; body_timeout 5", `body_timeout must be a duration with a unit of ns, us, ms, s, m, h or d, not "5": write body_timeout 5s`},
@@ -345,7 +352,7 @@ func TestDisagreements(t *testing.T) {
 		"limits": "gcra 20 1s", "mode": "mode nary", "factor": "factor 2", "concurrency": "concurrency 1",
 		"override": "override a unlimited", "runtime_overrides": "runtime_overrides",
 		"plan": "plan {header.P} {\na unlimited\n}", "notify": "calendar 9 day\nnotify 80%", "ban": "ban 1h",
-		"hold": "hold status 429",
+		"hold": "hold status 429", "share": "concurrency 1 share {path}\ndelay 1s",
 	}
 	for _, s := range zoneSettings() {
 		if (differs[s.Name] != "") != s.identifies {
@@ -355,10 +362,7 @@ func TestDisagreements(t *testing.T) {
 			continue
 		}
 		zone := func(line string) string { return "rate_limit {\nzone z {\ngcra 10 1s\n" + line + "\n}\n}\n" }
-		first := ""
-		if s.Name == "notify" {
-			first = "calendar 9 day" // which notify needs
-		}
+		first := map[string]string{"notify": "calendar 9 day", "share": "concurrency 1"}[s.Name] // what the setting needs
 		_, err := caddytest.Adapt(t, []byte(":80\n"+zone(first)+zone(differs[s.Name])))
 		if err == nil || !strings.Contains(err.Error(), "defined twice with different settings: "+s.Name+" is ") {
 			t.Errorf("%s: %v", s.Name, err)

@@ -26,7 +26,7 @@ import (
 // checkOverrideKeys checks the keys of the zone's overrides.
 func (c *Zone) checkOverrideKeys() error {
 	known, knownTexts := make(map[netip.Prefix]string), make(map[string]string)
-	onlyAddresses := !slices.ContainsFunc(c.keyTemplates(), func(t keys.Template) bool { return !t.Address })
+	onlyAddresses := !slices.ContainsFunc(c.templates(c.keys()...), func(t keys.Template) bool { return !t.Address })
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
 		if err := checkOverrideText(key); err != nil {
 			return err
@@ -72,7 +72,7 @@ func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
 		return fmt.Errorf("%q is not the usual form of this address: write %s", key, proper)
 	}
 	longest, found := 0, false
-	for _, t := range c.keyTemplates() {
+	for _, t := range c.templates(c.keys()...) {
 		if t.Address {
 			longest, found = max(longest, cmp.Or(t.Prefix(network.Addr()), network.Addr().BitLen())), true
 		}

@@ -16,11 +16,15 @@ import (
 
 // This file warns about settings that are valid, but can't mean what they say.
 
-// warnOfCosts warns about a zone with a limit that denies each request because of its cost, or that denies none.
+// warnOfCosts warns about a zone that denies each request because of its cost, or none, and about a weight without effect.
 func (z *liveZone) warnOfCosts() {
 	if z.Factor == "0" || z.Cost == nil && z.FixedCost == 0 {
 		z.Logger.Warn("the limits of a zone deny no request, because its factor or cost is always 0: "+
 			"write a number above 0, or leave the option out", zap.String("zone", z.Name))
+	}
+	if s := z.config.Share; s != nil && s.Weight != "" && !s.Weight.varies() {
+		z.Logger.Warn("weight is the same for all tenants of a zone, so it has no effect: "+
+			"write a placeholder, such as {http.auth.user.weight}, or leave weight out", zap.String("zone", z.Name))
 	}
 	if z.Mode != algorithms.Binary && z.Mode != algorithms.Uniform {
 		return
@@ -91,18 +95,23 @@ func (a *App) warnOfRoutes() {
 	}
 }
 
-// warnOfMadeUpKeys warns about the zones of a handler with a value in their keys that only clients choose. It does not warn if
-// the routes may check the value, if the response decides what is charged, or if another zone limits these addresses.
+// warnOfMadeUpKeys warns about the zones of a handler with a value in their keys or tenants that only clients choose. It does
+// not warn if the routes may check the value, if the response decides what is charged, or if another zone limits these addresses.
 func warnOfMadeUpKeys(at routes.Placed, survey *routes.Survey) {
 	for _, z := range at.RateLimit.(*Handler).zones {
-		name := z.MadeUpValue(func(value string) bool { return survey.MayCheck(at.Path+routes.PathOf(z.Matchers), value) })
+		mayCheck := func(value string) bool { return survey.MayCheck(at.Path+routes.PathOf(z.Matchers), value) }
+		texts := z.KeyTexts()
+		if s := z.config.Share; s != nil {
+			texts = append(texts, s.By, string(s.Weight))
+		}
+		name := limiter.MadeUpValue(texts, mayCheck)
 		if name == "" || z.source.warnedOfKey || z.config.Settle != nil && z.config.Settle.Match != nil {
 			continue
 		}
 		z.source.warnedOfKey = true
-		z.Logger.Warn("the key of a zone is a value that only clients choose: "+
-			"nothing here checks it in all these requests, so a client gets a new budget for each value that it makes up; "+
-			"write a key that is known after a check, such as {http.auth.user.id} after basic_auth, or a value of map, "+
+		z.Logger.Warn("the key or the tenant of a zone is a value that only clients choose: nothing here checks it in all these requests, "+
+			"so a client gets a new budget, or more slots, for each value that it makes up; "+
+			"write one that is known after a check, such as {http.auth.user.id} after basic_auth, or a value of map, "+
 			"or add a zone with key {client_ip} and the same match; if a server in front of Caddy checks the value, change nothing",
 			zap.String("zone", z.Name), zap.String("placeholder", "{"+name+"}"))
 	}

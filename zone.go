@@ -83,6 +83,9 @@ type Zone struct {
 	// the zone has delay (default: any number).
 	Concurrency int64 `json:"concurrency,omitempty"`
 
+	// The tenants that share the slots of concurrency. This needs delay (default: first come, first served).
+	Share *Share `json:"share,omitempty"`
+
 	// Delay requests until there is room for them, instead of denying them. With concurrency,
 	// requests also wait for a free slot. This needs mode binary. Limits must have the algorithm
 	// fixed_window, gcra, leaky_bucket, smooth or token_bucket (default: no request is delayed).
@@ -159,7 +162,7 @@ type liveZone struct {
 // compile checks and compiles the zone for a handler, without its matchers. Its errors don't repeat the
 // zone's name.
 func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*liveZone, error) {
-	sum, err := costSum(c.Cost)
+	sum, err := c.Cost.sum("cost")
 	if err := errors.Join(checkZoneName(name), c.checkValues(), err); err != nil {
 		return nil, err
 	}
@@ -186,7 +189,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 			z.Cost = sum
 		}
 	}
-	z.Keys = c.keyTemplates()
+	z.Keys = c.templates(c.keys()...)
 	singleKey := !slices.ContainsFunc(z.Keys, func(k keys.Template) bool { return !k.Plain })
 	if z.Delay = c.delayPolicy(name, singleKey); z.Delay != nil {
 		z.Delay.CountWaiting = func(n lines.Need, more int64) { z.Metrics.CountWaitingFor(limiter.WaitsFor(n), more) }
@@ -210,6 +213,10 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	z.Ban, _ = c.compileBan(anyLimits) // checked with the limits
 	if c.Hold != nil {
 		z.Hold, _, _ = c.Hold.compile()
+	}
+	if c.Share != nil {
+		z.Share = &limiter.SharePolicy{By: c.templates(c.Share.By)[0]}
+		z.Share.Weight, _ = cmp.Or(c.Share.Weight, "1").sum("") // checked before
 	}
 	z.KeyWarnings = source.warningsFor(z)
 	if c.Ban.isForHandler() {
@@ -235,10 +242,13 @@ func (c *Zone) fixedFactor() int64 {
 	return factor
 }
 
-// decidingTexts returns the texts that decide on a request: plan, cost, factor, and then the
+// decidingTexts returns the texts that decide on a request: plan, cost, factor, share, and then the
 // alternatives of key.
 func (c *Zone) decidingTexts() []placeholder.Text {
 	all := []placeholder.Text{{Option: "cost", Text: string(c.Cost)}, {Option: "factor", Text: string(c.Factor)}}
+	if s := c.Share; s != nil {
+		all = append(all, placeholder.Text{Option: "share", Text: s.By}, placeholder.Text{Option: "weight of share", Text: string(s.Weight)})
+	}
 	if c.Plan != nil {
 		all = append([]placeholder.Text{{Option: "plan", Text: c.Plan.By}}, all...)
 	}
@@ -300,7 +310,8 @@ func (c *Zone) checkLimitSets() error {
 	case c.MaxEvents != 0 && c.Window == 0:
 		return errors.New("window is missing or 0, and must be above 0: write for example window 1m")
 	}
-	if _, err := c.compileBan(anyLimits); err != nil { // also if all limit sets are unlimited
+	_, err := c.compileBan(anyLimits) // also if all limit sets are unlimited
+	if err = errors.Join(err, c.checkShare()); err != nil {
 		return err
 	}
 	hasLimits := len(c.Limits) > 0 || c.MaxEvents != 0

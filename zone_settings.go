@@ -54,7 +54,7 @@ func (c *Zone) settings() []zoneSetting {
 			Option: options.Single("ipv6_prefix", "64", &c.IPv6Prefix, options.SmallInteger, options.Within(0, 128)),
 		},
 		{identifies: true, shown: true, Option: options.Single("key_case", "lower", &c.KeyCase, options.Text, options.OneOf("lower"))},
-		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, checkCost)},
+		{needsLimits: true, Option: options.Made("cost", "{http.request.header.X-Cost}", &c.Cost, readSum, checkSum("cost"))},
 		{
 			identifies: true, shown: true, needsLimits: true,
 			Option: options.Single("mode", "nary", &c.Mode, options.Text, checkMode),
@@ -77,8 +77,9 @@ func (c *Zone) settings() []zoneSetting {
 		},
 		{
 			identifies: true, shown: true,
-			Option: options.Single("concurrency", "10", &c.Concurrency, options.Integer, options.Within[int64](1, maxConcurrency)),
+			Option: options.Made("concurrency", "10", &c.Concurrency, c.readConcurrency, options.Within[int64](1, maxConcurrency)),
 		},
+		{identifies: true, shown: true, Option: options.Option{Name: "share", Value: options.UnlessZero(c.Share)}},
 		{Option: options.Made("delay", "2s 100", &c.Delay, unmarshalDelay, nil)},
 		{
 			identifies: true, shown: true, needsLimits: true,

@@ -312,6 +312,10 @@ func (e *handlerExplanation) describeOutcome(entry *limiter.Entry, v *adminapi.E
 	if entry.AskedForSlot() {
 		v.Concurrency = &adminapi.Concurrency{Limit: entry.GrantedSlots(), InUse: o.Slots.InFlight}
 	}
+	if z := entry.Zone; z.Share != nil && entry.Slots != nil {
+		tenant, name := z.Share.TenantOf(e.repl, z.HashSecret)
+		e.note("in zone %s the tenant of the request is %q, with weight %d", z.Name, keys.Encoded(z.HashSecret, name), tenant.Weight)
+	}
 	if entry.Ban != nil {
 		ban := adminapi.Ban{Banned: o.Ban.Stands, Ends: FractionalSeconds(o.Ban.EndsAfter)}
 		v.Ban = &adminapi.ExplainedBan{Ban: ban, Begins: o.Ban.Began}

@@ -24,6 +24,7 @@ type Zone struct {
 	Override    map[string][]string `json:"override"` // limits by key, which is percent-encoded or hashed
 	Runtime     bool                `json:"runtime_overrides"`
 	Concurrency int64               `json:"concurrency"`
+	Share       json.RawMessage     `json:"share"`
 	Mode        string              `json:"mode"`
 	Factor      string              `json:"factor"`
 	Ban         string              `json:"ban"`

@@ -241,6 +241,9 @@ func limitsOf(z adminapi.Zone) string {
 	}
 	if z.Concurrency > 0 {
 		limits = append(limits, fmt.Sprintf("concurrency %d", z.Concurrency))
+		if z.Share != nil {
+			limits[len(limits)-1] += " share"
+		}
 	}
 	if z.Hold != nil {
 		limits = append(limits, "hold")

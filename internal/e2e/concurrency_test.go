@@ -24,18 +24,32 @@ func gated(g *gate, rateLimit string) string {
 	return strings.Replace(caddytest.Site(rateLimit), "respond ok", "@ready path /ready\nrespond @ready ok\ntest_hold\nreverse_proxy "+g.address+" {\n stream_close_delay 1h\n}", 1)
 }
 
+// startGated starts two Caddys with a zone and a store, or one Caddy in memory.
+func startGated(t *testing.T, zone, use string) (g *gate, one, other *caddytest.Caddy) {
+	g = startGate(t)
+	one = caddytest.Start(t, gated(g, zone+use))
+	if use == "" {
+		return g, one, one
+	}
+	return g, one, caddytest.Start(t, gated(g, zone+use))
+}
+
+// wantPassed waits for the ends of requests, which must have status 200.
+func wantPassed(t *testing.T, held ...<-chan int) {
+	t.Helper()
+	for _, done := range held {
+		if status := <-done; status != 200 {
+			t.Errorf("a request ended with status %d", status)
+		}
+	}
+}
+
 // Never more requests are in flight than may be, over all instances, and each that ends
 // makes room for another one, however it ends.
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
-		g := startGate(t)
-		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n}\n"+use)
-		one := caddytest.Start(t, config)
-		other := one
-		if use != "" {
-			other = caddytest.Start(t, config)
-		}
+		g, one, other := startGated(t, "zone api {\n key {query.key}\n concurrency 3\n}\n", use)
 		var held []<-chan int
 		for i := range 3 {
 			held = append(held, []*caddytest.Caddy{one, other}[i%2].Hold(context.Background(), "/hold"))
@@ -50,11 +64,7 @@ func TestConcurrency(t *testing.T) {
 		waitForSlots(t, one, 1)
 		g.pass <- struct{}{}
 		g.pass <- struct{}{}
-		for _, done := range held {
-			if status := <-done; status != 200 {
-				t.Errorf("a request in flight ended with %d", status)
-			}
-		}
+		wantPassed(t, held...)
 		waitForSlots(t, other, 3)
 
 		// A panic, and clients that disconnect.
@@ -99,9 +109,7 @@ func TestConcurrencyOverReload(t *testing.T) {
 			}
 			_ = stream.Close()
 			g.pass <- struct{}{}
-			if status := <-held; status != 200 {
-				t.Errorf("the request in flight ended with %d", status)
-			}
+			wantPassed(t, held)
 			c.Reload(t, config)
 			waitForSlots(t, c, 2)
 		}
@@ -126,9 +134,7 @@ func TestWaitForSlotOfAnotherInstance(t *testing.T) {
 		<-held
 		g.wait(t, 1)
 		g.pass <- struct{}{}
-		if status := <-waiting; status != 200 {
-			t.Errorf("status %d", status)
-		}
+		wantPassed(t, waiting)
 	}
 }
 
@@ -155,11 +161,32 @@ func TestWaitForSlotDuringReloadOfConcurrency(t *testing.T) {
 		for range 2 {
 			g.pass <- struct{}{}
 		}
-		for _, done := range held {
-			if status := <-done; status != 200 {
-				t.Errorf("status %d", status)
-			}
+		wantPassed(t, held...)
+	})
+}
+
+// A tenant whose requests hold and await slots lets the first request of another tenant pass, in another Caddy, too.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g, one, other := startGated(t,
+			"zone api {\n concurrency 2 share {query.tenant}{http.rate_limit.request.json.more} weight {query.weight}\n delay 1h\n}\n", use)
+		a := []<-chan int{one.Hold(t.Context(), "/hold?tenant=a"), one.Hold(t.Context(), "/hold?tenant=a")}
+		g.wait(t, 2)
+		a = append(a, one.Hold(t.Context(), "/hold?tenant=a"))
+		one.WaitForWaiters(t, 1)
+		b := other.Hold(t.Context(), "/?tenant=b")
+		other.WaitForWaiters(t, map[bool]int{true: 2, false: 1}[one == other])
+		explained := other.Operate(t, 200, "POST", "explain", `{"url":"http://`+other.Site+`/?tenant=b&weight=7",`+
+			`"headers":{"Content-Type":["application/json"]},"body":"{\"more\":\"c\"}"}`).Text
+		if !strings.Contains(explained, `in zone api the tenant of the request is \"bc\", with weight 7`) {
+			t.Error(explained)
 		}
+		g.pass <- struct{}{}
+		other.WaitForWaiters(t, 0) // b doesn't wait behind the last request of a
+		g.pass <- struct{}{}
+		g.pass <- struct{}{}
+		wantPassed(t, append(a, b)...)
 	})
 }
 

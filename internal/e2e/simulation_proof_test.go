@@ -175,10 +175,7 @@ func sendFlood(t *testing.T, c *caddytest.Caddy, requests int) {
 			random := rand.New(rand.NewPCG(uint64(i), 31))
 			for range requests / 8 {
 				key := random.IntN(4)
-				if _, err := c.Do("GET", fmt.Sprintf("http://%s/?key=%d&cost=%d", c.Site, key, 1+key/2), ""); err != nil {
-					t.Error(err)
-					return
-				}
+				errtest.Report(t, errtest.Of(c.Do("GET", fmt.Sprintf("http://%s/?key=%d&cost=%d", c.Site, key, 1+key/2), "")))
 			}
 		})
 	}

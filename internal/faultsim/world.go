@@ -302,9 +302,8 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places)
 		}
 	}
 	if len(z.weights) > 0 {
-		compiled.TenantOf = func(repl *caddy.Replacer) store.Tenant {
-			n, _ := repl.Get("sim.tenant")
-			return store.NewTenant("", fmt.Sprint("t", n.(int)%len(z.weights)), z.weights[n.(int)%len(z.weights)])
+		compiled.Share = &limiter.SharePolicy{
+			By: keys.NewTemplate("{sim.tenant." + z.name + "}"), Weight: must(cost.Parse("{sim.weight."+z.name+"}", nil)),
 		}
 	}
 	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
@@ -354,7 +353,12 @@ func (w *world) serve(q *record) {
 	i, l := w.instanceOf(q)
 	repl := caddy.NewEmptyReplacer()
 	repl.Set("sim.key", q.key)
-	repl.Set("sim.tenant", q.tenant)
+	for _, z := range w.scenario.zones {
+		if n := z.tenantOf(q); len(z.weights) > 0 {
+			repl.Set("sim.tenant."+z.name, n)
+			repl.Set("sim.weight."+z.name, z.weights[n])
+		}
+	}
 	repl.Set("sim.number", fmt.Sprint("n", q.number))
 	repl.Set("sim.cost", q.cost)
 	repl.Set("sim.true_cost", q.trueCost)

@@ -94,13 +94,13 @@ var addressField = regexp.MustCompile(`(?i)^http\.request\.header\.(.*-)?` +
 // textField matches the placeholders of values that clients write as they like. A value of the body names an account.
 var textField = regexp.MustCompile(`^http\.(?:request\.(?:header|cookie|uri\.query)\.(.+)|rate_limit\.request\.(basic_user))$`)
 
-// MadeUpValue returns the first placeholder in the key that only clients choose, or "". mayCheck says of a header field, a
+// MadeUpValue returns the first placeholder in texts that only clients choose, or "". mayCheck says of a header field, a
 // cookie, a value of the query, or basic_user whether something may check it. Addresses in fields have another warning.
-func (z *Zone) MadeUpValue(mayCheck func(name string) bool) string {
-	for _, t := range z.Keys {
-		names, _ := keys.Placeholders(t.Text) // checked before
+func MadeUpValue(texts []string, mayCheck func(name string) bool) string {
+	for _, text := range texts {
+		names, _ := keys.Placeholders(text) // checked before
 		for _, name := range names {
-			if text := textField.FindStringSubmatch(name); text != nil && !addressField.MatchString(name) && !mayCheck(text[1]+text[2]) {
+			if field := textField.FindStringSubmatch(name); field != nil && !addressField.MatchString(name) && !mayCheck(field[1]+field[2]) {
 				return name
 			}
 		}

@@ -194,6 +194,7 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 		body.read(z.BodyNeeds.Cost)
 		cost = state.costOf(z, repl)
 	}
+	body.read(z.BodyNeeds.Share)
 	if err := body.check(key); err != nil {
 		return AppliesYes, err
 	}
@@ -201,8 +202,8 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 		z.warnOfEmptyKey(key)
 	}
 	applies = state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, a)
-	if z.TenantOf != nil && applies == AppliesYes {
-		state.Requests[len(state.Requests)-1].Tenant = z.TenantOf(repl)
+	if z.Share != nil && applies == AppliesYes {
+		state.Requests[len(state.Requests)-1].Tenant, _ = z.Share.TenantOf(repl, z.HashSecret)
 	}
 	return applies, nil
 }

@@ -22,8 +22,8 @@ var ProcessBodyMemory = bodies.NewMemory()
 
 // BodyNeeds are the kinds of bodies that each text of a zone needs.
 type BodyNeeds struct {
-	Factor, Plan, Cost bodies.Kinds
-	Keys               []bodies.Kinds // one per alternative
+	Factor, Plan, Cost, Share bodies.Kinds
+	Keys                      []bodies.Kinds // one per alternative
 }
 
 // BodyKindsOf returns the kinds of bodies that a text needs for its placeholders.

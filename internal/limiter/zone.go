@@ -44,8 +44,7 @@ type Zone struct {
 	Hold            *HoldPolicy     // nil: no response bans a key
 	BanLookup       *LimitSet       // the ban alone, for requests of other zones; nil: none is looked up
 	Concurrency     int64           // as configured for the zone; 0: any number of requests may be in flight
-	// TenantOf returns the tenant of a request, for zones with slots and a Delay. nil: requests have no tenants.
-	TenantOf func(repl *caddy.Replacer) store.Tenant
+	Share           *SharePolicy    // with Concurrency and Delay; nil: requests have no tenants
 
 	// The charge of a request.
 	Mode      algorithms.Mode
@@ -67,6 +66,20 @@ type Zone struct {
 	DeniedKeys *denials.TopKeys // of all zones with this name
 	HashSecret string           // as in the limiter
 	*KeyWarnings
+}
+
+// SharePolicy is the compiled option share.
+type SharePolicy struct {
+	By     keys.Template
+	Weight *cost.Sum
+}
+
+// TenantOf returns the tenant of a request, and its name.
+func (p *SharePolicy) TenantOf(repl *caddy.Replacer, secret string) (t store.Tenant, name string) {
+	name, _ = p.By.Expand(repl)
+	name, _ = p.By.Normalize(name)
+	weight, _ := p.Weight.Of(func(placeholder string) string { return repl.ReplaceAll(placeholder, "") })
+	return store.NewTenant(secret, name, weight), name
 }
 
 // Identity holds the settings and the store on which zones of one name must agree, as text.

@@ -10,7 +10,7 @@ import (
 var synonyms = map[string][]string{
 	"token_bucket":      {"algorithm", "limit", "limit_req", "average", "rate", "requests", "rps"},
 	"limits":            {"limit_req", "rate", "requests", "rps"},
-	"concurrency":       {"amount", "connections", "in_flight", "inflightreq", "limit_conn", "max_concurrent"},
+	"concurrency":       {"amount", "connections", "in_flight", "inflightreq", "limit_conn", "max_concurrent", "share"},
 	"key":               {"client_ip", "ip", "remote_ip", "source", "sourcecriterion"},
 	"key_case":          {"ignore_case", "lowercase"},
 	"window":            {"interval", "period"},

@@ -156,6 +156,9 @@ func (n *notes) readZone(z *limiter.Zone, matchers zoneMatchers, inRedis bool) {
 	for _, set := range slices.Concat(matchers.Match, matchers.Exempt) {
 		n.readMatchers(set)
 	}
+	if z.Share != nil {
+		n.add("zone %s has share, which is not simulated: requests get slots in the order in which they come", z.Name)
+	}
 	if z.RuntimeOverrides {
 		n.add("zone %s has runtime_overrides, which are not known: the limits of the configuration apply", z.Name)
 	}

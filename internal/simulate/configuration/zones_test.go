@@ -22,7 +22,7 @@ func TestSimulationsKnowAllZoneOptions(t *testing.T) {
 		"hold": "Decider.hold",
 	}
 	ignored := map[string]string{
-		"runtime_overrides": "a note says so", "notify": "it decides nothing", "max_body": "a log has no bodies",
+		"runtime_overrides": "a note says so", "share": "a note says so", "notify": "it decides nothing", "max_body": "a log has no bodies",
 		"body_timeout": "a log has no bodies", "headers": "it decides nothing",
 	}
 	zone := reflect.TypeFor[ratelimit.Zone]()

@@ -38,7 +38,7 @@ function badges(list) {
 	const texts = [];
 	if (zone.shadow) texts.push('shadow: denies nothing');
 	if (zone.enforce !== undefined && zone.enforce !== null) texts.push(`enforces ${zone.enforce} %`);
-	if (zone.concurrency) texts.push(`concurrency ${zone.concurrency}`);
+	if (zone.concurrency) texts.push(`concurrency ${zone.concurrency}${zone.share ? ` share ${inCaddyfile(zone.share.by)}` : ''}`);
 	if (zone.ban) texts.push(`ban ${zone.ban.replace(/(\d[hm])0m0s|(\d+m)0s/g, '$1$2').replace(/^(\S+)(.*) max \1$/, '$1$2')}`);
 	if (zone.hold) texts.push('hold');
 	if (zone.plan) texts.push(`plan by ${inCaddyfile(zone.plan.by)}`);

@@ -25,10 +25,8 @@ package store
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -62,7 +60,7 @@ type Slots struct {
 // Tenant is a user of the slots of a key, which shares them with others. While requests wait for slots, each free slot goes to the
 // waiting tenant that holds the least for its weight. Requests with the zero Tenant count as those of one tenant.
 type Tenant struct {
-	// ID is a hash of the tenant, below 2^56: see [NewTenant]. 0 means that the request has no tenant.
+	// ID is a hash of the tenant, below 2^56. 0 means that the request has no tenant.
 	ID uint64
 	// Weight is from 1 to MaxWeight. All requests of a tenant should have the same.
 	Weight int64
@@ -73,15 +71,6 @@ const MaxWeight = 1000
 
 // OtherTenants is the ID of tenants that count as one, because too many tenants use the slots of a key at once.
 const OtherTenants uint64 = 1
-
-// NewTenant returns the tenant of that name. The secret, which may be empty, is that of the names of keys. A store gets only the
-// hash. A weight that is too small or too large becomes the smallest or the largest.
-func NewTenant(secret, name string, weight int64) Tenant {
-	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write([]byte(name))
-	id := binary.BigEndian.Uint64(mac.Sum(nil)) >> 8
-	return Tenant{ID: max(id, OtherTenants+1), Weight: min(max(weight, 1), MaxWeight)}
-}
 
 // SlotLine says where a request stands among the requests of a key and tenant that wait for slots, or for reserved events. A
 // shared store serves them in the order in which they came, over all its instances. A request gets a slot only if more are free

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -79,7 +80,7 @@ func (p *SharePolicy) TenantOf(repl *caddy.Replacer, secret string) (t store.Ten
 	name, _ = p.By.Expand(repl)
 	name, _ = p.By.Normalize(name)
 	weight, _ := p.Weight.Of(func(placeholder string) string { return repl.ReplaceAll(placeholder, "") })
-	return store.NewTenant(secret, name, weight), name
+	return wire.NewTenant(secret, name, weight), name
 }
 
 // Identity holds the settings and the store on which zones of one name must agree, as text.

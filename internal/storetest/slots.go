@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -88,7 +89,7 @@ func testSlots(t *testing.T, s Store) {
 		r := newSlotsRequest("z", key, n)
 		r[0].Cost = rng.Int64N(3) // a slot at any cost
 		if rng.IntN(2) == 0 {     // and for any tenant, while none waits
-			r[0].Tenant = store.NewTenant("", []string{"x", "y"}[rng.IntN(2)], rng.Int64N(2*store.MaxWeight))
+			r[0].Tenant = wire.NewTenant("", []string{"x", "y"}[rng.IntN(2)], rng.Int64N(2*store.MaxWeight))
 		}
 		if count < n {
 			takeSlotsAt(t, s, now, r, tookSlot(count+1))

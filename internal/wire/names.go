@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // maxKeyLength is the maximum number of bytes of a key that is stored as it is. A longer key is
@@ -86,6 +87,13 @@ func (n Names) Name(key, id string) string { return string(n.AppendName(nil, key
 // tenantSize is the number of bytes of a tenant in messages.
 const tenantSize = 7
 
+// NewTenant returns the tenant of that name. The secret, which may be empty, is that of the names of keys. A store gets only the
+// hash. A weight that is too small or too large becomes the smallest or the largest.
+func NewTenant(secret, name string, weight int64) store.Tenant {
+	id := binary.BigEndian.Uint64(hash(secret, name)) >> (8 * (8 - tenantSize))
+	return store.Tenant{ID: max(id, store.OtherTenants+1), Weight: min(max(weight, 1), store.MaxWeight)}
+}
+
 // CountName returns the name of an instance's count of slots: the name of the slots, and a tenant.
 func (n Names) CountName(key, id string, tenant uint64) string {
 	var buffer [maxKeyLength + 64]byte
@@ -137,12 +145,17 @@ func (n Names) Parse(name string) (key, hash, id string, ok bool) {
 	return key, "", id, err == nil && n.Secret == "" && string(n.appendTag(nil, key)) == tag
 }
 
-// HashedKey returns the form of a key that must not be stored or shown: its HMAC-SHA256 with a
-// secret. A mark distinguishes this form from every key.
+// HashedKey returns the form of a key that must not be stored or shown: its hash with a secret. A mark distinguishes this
+// form from every key.
 func HashedKey(secret, key string) string {
+	return "%$" + base64.RawURLEncoding.EncodeToString(hash(secret, key))
+}
+
+// hash returns the HMAC-SHA256 of a text.
+func hash(secret, text string) []byte {
 	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write([]byte(key))
-	return "%$" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
 }
 
 // appendEncoded appends a key in printable ASCII without braces. Braces, percent signs and all

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // PassedLimiters returns the limiters that a request has passed, in this order.
@@ -54,5 +56,5 @@ func (state *State) collectOwn(z *Zone, repl *caddy.Replacer, a Attempt) {
 		value, _ := z.PlanBy.Expand(repl)
 		return value
 	})
-	state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, 0, a)
+	state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, 0, store.Tenant{}, a)
 }

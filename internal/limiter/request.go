@@ -201,20 +201,20 @@ func (state *State) collectLimits(z *Zone, r *http.Request, repl *caddy.Replacer
 	if a.counts {
 		z.warnOfEmptyKey(key)
 	}
-	applies = state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, a)
-	if z.Share != nil && applies == AppliesYes {
-		state.Requests[len(state.Requests)-1].Tenant, _ = z.Share.TenantOf(repl, z.HashSecret)
+	var tenant store.Tenant
+	if z.Share != nil {
+		tenant, _ = z.Share.TenantOf(repl, z.HashSecret)
 	}
-	return applies, nil
+	return state.addKey(Entry{Zone: z, LimitSet: limits, Factor: factor}, key, override, cost, tenant, a), nil
 }
 
 // addKey adds an entry for the request's key in a zone, unless the key has neither limits nor a ban there. It
 // returns how the zone applies.
-func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, a Attempt) (applies string) {
+func (state *State) addKey(e Entry, key Key, override *store.Override, cost int64, tenant store.Tenant, a Attempt) (applies string) {
 	z, b := e.Zone, &e.LimitSet.Budgets[key.Alternative]
 	e.Alternative = key.Alternative
 	request := store.ZoneRequest{
-		Zone: z.Name, Key: z.ShortKey(key.Text), Cost: cost, Slots: b.Slots, Ban: b.Ban, Shadow: !z.Enforces(key.Text),
+		Zone: z.Name, Key: z.ShortKey(key.Text), Cost: cost, Slots: b.Slots, Tenant: tenant, Ban: b.Ban, Shadow: !z.Enforces(key.Text),
 	}
 	if a.looksUp {
 		request.Override = override

@@ -159,13 +159,14 @@ func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
 func (p *Places) pass(h *heldRequest) {
 	p.change(h.request.Key, func(k keyPlaces) keyPlaces {
 		end := slices.Index(k.line, h) + 1
-		remaining := slices.DeleteFunc(slices.Clone(k.line[:end]), func(other *heldRequest) bool {
-			ends := other == h || other.abandoned
-			if ends {
+		var remaining []*heldRequest
+		for _, other := range k.line[:end] {
+			if other == h || other.abandoned {
 				k.add(other.tenant, -1)
+			} else {
+				remaining = append(remaining, other)
 			}
-			return ends
-		})
+		}
 		k.line = slices.Replace(k.line, 0, end, remaining...)
 		return k
 	})

@@ -114,7 +114,8 @@ func (z *zonePlan) tenantOf(q *record) int { return q.tenant % max(len(z.weights
 func (o *oracle) checkShares(z *zonePlan, key string, requests []*record) {
 	held := func(tenant int, from, to time.Time) (most, least int64) { // at any time, and all the time
 		for _, q := range requests {
-			if z.tenantOf(q) != tenant || q.passed.IsZero() || q.passed.After(to) || !q.ended.After(from) {
+			later := q.sent.After(to) || o.waitsFor(z, q) && q.passed.After(to) // others hold a slot while they wait for other zones
+			if z.tenantOf(q) != tenant || q.passed.IsZero() || later || !q.ended.After(from) {
 				continue
 			}
 			if most++; q.passed.Before(from) && q.ended.After(to) {
@@ -129,7 +130,7 @@ func (o *oracle) checkShares(z *zonePlan, key string, requests []*record) {
 		}
 		for _, b := range requests {
 			from, to, waited, got := b.passed.Add(-handOver), b.passed.Add(handOver), z.tenantOf(a), z.tenantOf(b)
-			if waited == got || b.passed.IsZero() || !a.sent.Add(hop).Before(from) || !a.passed.After(to) {
+			if waited == got || !o.waitsFor(z, b) || !a.sent.Add(hop).Before(from) || !a.passed.After(to) {
 				continue
 			}
 			most, _ := held(waited, from, to)
